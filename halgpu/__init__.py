@@ -1,0 +1,65 @@
+"""halgpu runs IREE's inline HAL programs on OpenCL and CUDA devices.
+
+>>> import halgpu, numpy as np
+>>> module = halgpu.load("abs.vmfb", device="opencl")
+>>> np.asarray(module.abs(np.array([-2, 3], np.float32)))
+array([2., 3.], dtype=float32)
+
+Names are loaded when they are first used (PEP 562): ``import halgpu`` imports no device library and nothing
+of the virtual machine.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os.path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from halgpu import errors as errors
+    from halgpu.api import Function as Function
+    from halgpu.api import Module as Module
+    from halgpu.api import load as load
+    from halgpu.buffer_view import BufferView as BufferView
+    from halgpu.devices.base import Device as Device
+    from halgpu.devices.registry import list_devices as list_devices
+    from halgpu.devices.registry import open_device as open_device
+    from halgpu.errors import Error as Error
+
+_HOMES = {
+    "BufferView": "halgpu.buffer_view",
+    "Device": "halgpu.devices.base",
+    "Error": "halgpu.errors",
+    "Function": "halgpu.api",
+    "Module": "halgpu.api",
+    "list_devices": "halgpu.devices.registry",
+    "load": "halgpu.api",
+    "open_device": "halgpu.devices.registry",
+}
+_SUBMODULES = frozenset({"devices", "errors", "vm"})
+
+__all__ = [*sorted(_HOMES), *sorted(_SUBMODULES)]
+
+# In a checkout halgpu.devices and halgpu.vm lie beside this folder, not in it. Python run there finds this
+# folder before an installed halgpu, and must find them too.
+_CHECKOUT = os.path.dirname(os.path.dirname(__file__))
+if os.path.exists(os.path.join(_CHECKOUT, "pyproject.toml")):
+    __path__.append(_CHECKOUT)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("halgpu")
+    if name in _SUBMODULES:
+        return importlib.import_module(f"halgpu.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'halgpu' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
