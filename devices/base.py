@@ -1,0 +1,398 @@
+"""The device contract: everything the rest of halgpu knows about a device.
+
+A backend is one file that subclasses three small classes: :class:`Device` (opens the hardware, allocates,
+builds kernels, owns the order of work), :class:`Memory` (one allocation) and :class:`Kernel` (one launch).
+What all backends share is written once: ranges, access and lifetimes in ``buffer.py``, who holds the valid
+bytes in ``residency.py``, the argument check of a dispatch here.
+
+Nothing in this package knows the virtual machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal
+
+from halgpu.devices import dispatch
+from halgpu.devices.buffer import Allocator, Buffer, Mapping, Root
+from halgpu.devices.memory import BufferUsage, Memory, MemoryAccess, MemoryType
+from halgpu.devices.residency import FORKED, Counters
+from halgpu.errors import FailedPrecondition, Incompatible, InvalidArgument
+
+__all__ = [
+    "Allocator", "Binding", "BindingLayout", "Buffer", "BufferUsage", "Capabilities", "Device", "DeviceInfo",
+    "Kernel", "KernelLayout", "Mapping", "Memory", "MemoryAccess", "MemoryType", "Program", "Statistics",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a device is and can do. Sizes are bytes."""
+
+    name: str
+    vendor: str
+    driver: str
+    kind: Literal["cpu", "gpu", "accelerator", "host", "null"]
+    unified_memory: bool
+    """The device's kernels and the host address the same memory: a map moves no bytes."""
+    fp16: bool
+    fp64: bool
+    int64_atomics: bool
+    max_workgroup_invocations: int
+    max_workgroup_size: tuple[int, int, int]
+    max_workgroup_count: tuple[int, int, int]
+    local_memory: int
+    max_allocation: int
+    max_parameter_bytes: int
+    languages: frozenset[str]
+    """Kernel languages that :meth:`Device.build` takes, such as ``"opencl-c"``; empty means any."""
+    exact_division: bool = False
+    """f32 division and square root can be correctly rounded (OpenCL: when the program asks for it)."""
+    extensions: frozenset[str] = field(default=frozenset(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A snapshot of a device's counters, taken by :attr:`Device.statistics`.
+
+    ``bytes_up`` and ``bytes_down`` count bytes copied to and from the device; ``maps`` how often the host was
+    given an allocation's bytes (not when it still had them); ``live_handles`` allocations alive.
+    """
+
+    bytes_allocated: int
+    bytes_peak: int
+    live_handles: int
+    bytes_up: int
+    bytes_down: int
+    maps: int
+    dispatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device that can be used or, with ``available`` false and the ``reason``, one that cannot."""
+
+    uri: str
+    name: str
+    available: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BindingLayout:
+    """One buffer argument of a kernel."""
+
+    access: Literal["read", "write", "readwrite"] = "readwrite"
+    alignment: int = 1
+    """Bytes; the binding's offset inside its device allocation must be a multiple of it."""
+    minimum_length: int = 0
+    """Bytes that the kernel needs at least; 0 where unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLayout:
+    """The arguments a kernel takes and the workgroup it was compiled for.
+
+    ``constants`` is the number of 32-bit constants. ``local_memory`` is in bytes and counts what the kernel
+    declares itself. ``passing`` says how a backend hands the arguments over:
+
+    * ``"packed"``: one pointer a binding to the start of the *device allocation*, in order, then one
+      structure by value holding one u64 byte offset a binding and then the u32 constants; the structure is
+      left out when it would be empty. Any binding offset works whatever the device's sub-buffer alignment.
+    """
+
+    name: str
+    constants: int
+    bindings: tuple[BindingLayout, ...]
+    workgroup_size: tuple[int, int, int]
+    local_memory: int = 0
+    passing: Literal["packed"] = "packed"
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Size of the packed structure in C: padded to 8 bytes when it holds an offset."""
+        size = 8 * len(self.bindings) + 4 * self.constants
+        return -(-size // 8) * 8 if self.bindings else size
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Source of one or more kernels for :meth:`Device.build`.
+
+    ``language`` is one of the device's :attr:`Capabilities.languages`; ``extensions`` the device extensions
+    that the source needs by name (OpenCL: ``cl_khr_fp64``), checked before building. A program in language
+    ``"python"`` has ``callables``, one a layout, and its source is for people only (see host.py).
+    """
+
+    language: str
+    source: str
+    layouts: tuple[KernelLayout, ...]
+    options: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+    callables: tuple[Callable[..., None], ...] = ()
+
+
+Binding = tuple[Buffer, int, int]
+"""A kernel argument: buffer, byte offset in it, byte length."""
+
+
+class Kernel(ABC):
+    """A built kernel: :meth:`dispatch` (shared) checks and marks residency, :meth:`launch` (backend) enqueues."""
+
+    def __init__(self, device: Device, layout: KernelLayout) -> None:
+        self.device = device
+        self.layout = layout
+        self.workgroup_limits = device.capabilities.max_workgroup_count
+        self._smallest_limit = min(self.workgroup_limits)
+        self._checks = tuple(map(dispatch.binding_check, layout.bindings))
+        self._writes = tuple(binding.access != "read" for binding in layout.bindings)
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.layout.name} on {self.device.uri}>"
+
+    def dispatch(
+        self,
+        workgroups: int | Sequence[int],
+        constants: Sequence[int] = (),
+        bindings: Sequence[Binding | None] = (),
+    ) -> None:
+        """Run the kernel on ``workgroups`` (a count, or up to three) once what was enqueued before is done.
+
+        ``constants`` are 32-bit ints, signed or unsigned; ``bindings`` are ``(buffer, offset, length)``, in
+        bytes. All is checked against the layout and the device first; errors name kernel and argument.
+        Returns without waiting. A grid with a zero runs nothing.
+        """
+        device = self.device
+        if device.unusable is not None:
+            device.require_usable()
+        counts = self._grid(workgroups)
+        values = self._values(constants)
+        if len(bindings) != len(self._checks):
+            raise dispatch.bad_binding_count(self, len(bindings))
+        memories: list[Memory] = []
+        offsets: list[int] = []
+        lengths: list[int] = []
+        roots: list[Root] = []
+        for binding, (rights, alignment, minimum) in zip(bindings, self._checks):  # noqa: B905
+            try:
+                buffer, offset, length = binding  # type: ignore[misc]
+                root: Any = buffer.root
+                start = buffer.offset + offset
+                good = (
+                    type(start) is type(length) is int
+                    and root.device is device
+                    and buffer.rights & rights == rights
+                    and offset >= 0
+                    and length >= minimum
+                    and offset + length <= buffer.byte_length
+                    and not start % alignment
+                )
+            except (AttributeError, TypeError, ValueError):
+                good = False
+            if not good:
+                buffer, offset, length = dispatch.binding(self, len(memories), binding)
+                root, start = buffer.root, buffer.offset + offset
+            memories.append(root.memory)
+            offsets.append(start)
+            lengths.append(length)
+            roots.append(root)
+        if 0 in counts:
+            return
+        with device.lock:
+            for root, writes in zip(roots, self._writes):  # noqa: B905
+                if root.view is None:
+                    root.fresh = False
+                elif writes:
+                    root.device_writes()
+                elif root.dirty:
+                    root.device_reads()
+            self.launch(counts, values, memories, offsets, lengths)
+            device.counters.dispatches += 1
+
+    def _grid(self, workgroups: int | Sequence[int]) -> tuple[int, int, int]:
+        try:
+            x, y, z = workgroups  # type: ignore[misc]
+        except (TypeError, ValueError):
+            return dispatch.grid(self, workgroups)
+        limit = self._smallest_limit
+        if type(x) is type(y) is type(z) is int and 0 <= x <= limit and 0 <= y <= limit and 0 <= z <= limit:
+            return x, y, z
+        return dispatch.grid(self, workgroups)
+
+    def _values(self, constants: Sequence[int]) -> tuple[int, ...]:
+        if len(constants) == self.layout.constants:
+            for value in constants:
+                if type(value) is not int or not 0 <= value <= dispatch.U32_MAX:
+                    break
+            else:
+                return tuple(constants)
+        return dispatch.constants(self, constants)
+
+    @abstractmethod
+    def launch(
+        self, workgroups: tuple[int, int, int], constants: tuple[int, ...], memories: list[Memory],
+        offsets: list[int], lengths: list[int],
+    ) -> None:  # fmt: skip
+        """Enqueue with checked arguments: counts of workgroups, unsigned 32-bit constants, whole allocations,
+        and each binding's byte offset in its allocation and byte length. No count is zero. Called under the
+        device's lock."""
+
+
+class Device(ABC):
+    """An opened device. Obtained from :func:`halgpu.devices.open_device`; also a context manager.
+
+    ``uri`` (canonical, such as ``"opencl:0"``), ``capabilities``, ``statistics`` (a snapshot), ``allocator``.
+    Buffers and kernels keep their device alive.
+    """
+
+    def __init__(self, uri: str, capabilities: Capabilities) -> None:
+        self.uri = uri
+        self.capabilities = capabilities
+        self.counters = Counters()
+        self.lock = self.counters.lock
+        """Held around everything that touches the device's queue or an allocation's state."""
+        self.unusable: str | None = None
+        """Why the device takes no more work; None while it does."""
+        self._allocator: weakref.ref[Allocator] | None = None
+        _opened.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Device {self.uri} ({self.capabilities.name})>"
+
+    @property
+    def statistics(self) -> Statistics:
+        """The counters now, as a snapshot."""
+        counters = self.counters
+        with self.lock:
+            counters.settle()
+            return Statistics(*(getattr(counters, name) for name in Statistics.__slots__))
+
+    @property
+    def allocator(self) -> Allocator:
+        """Makes buffers on this device."""
+        # The allocator and its buffers own the device, so the device must not own the allocator: a cycle
+        # would leave the hardware open until a garbage collection.
+        allocator = None if self._allocator is None else self._allocator()
+        if allocator is None:
+            allocator = Allocator(self)
+            self._allocator = weakref.ref(allocator)
+        return allocator
+
+    def require_usable(self) -> None:
+        """Raise FailedPrecondition when the device was closed or belongs to a parent process."""
+        if self.unusable is not None:
+            raise FailedPrecondition(f"device {self.uri} cannot be used: {self.unusable}")
+
+    def build(self, program: Program) -> tuple[Kernel, ...]:
+        """Build kernels in the order of ``program.layouts``.
+
+        Raises Incompatible for a language, extension or limit that the device lacks, InvalidArgument (with
+        numbered source, options and log) when the source does not build or disagrees with its layouts.
+        """
+        self.require_usable()
+        check_program(self, program)
+        return self.build_kernels(program)
+
+    def wait_idle(self) -> None:
+        """Wait for all work enqueued so far; raises what failed in it."""
+        with self.lock:
+            self.finish()
+
+    def close(self) -> None:
+        """Wait for all work, then refuse new buffers, kernels and dispatches; a second call does nothing.
+
+        The bytes of live buffers stay readable.
+        """
+        if self.unusable is None:
+            self.wait_idle()
+            self.unusable = "it was closed"
+
+    def __enter__(self) -> Device:
+        self.require_usable()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- what a backend writes -------------------------------------------------------------------------
+
+    @abstractmethod
+    def allocate_memory(self, byte_length: int) -> Memory:
+        """Return a new allocation of at least one byte; ResourceExhausted when there is none."""
+
+    @abstractmethod
+    def build_kernels(self, program: Program) -> tuple[Kernel, ...]:
+        """Build a program whose language, extensions and layouts the device takes."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Wait for all work enqueued so far."""
+
+
+def check_program(device: Device, program: Program) -> None:
+    """Raise unless the device has what the program needs and its layouts are within the device's limits."""
+    able = device.capabilities
+    names = ", ".join(layout.name for layout in program.layouts)
+    if able.languages and program.language not in able.languages:
+        raise Incompatible(
+            f"kernels {names} are in {program.language!r}; "
+            f"{device.uri} takes {', '.join(sorted(able.languages))}"
+        )
+    missing = [name for name in program.extensions if name not in able.extensions]
+    if missing:
+        raise Incompatible(
+            f"kernels {names} need {', '.join(missing)}, which {device.uri} ({able.name}) lacks"
+        )
+    for layout in program.layouts:
+        _check_layout(device, layout)
+
+
+def _check_layout(device: Device, layout: KernelLayout) -> None:
+    able, size = device.capabilities, layout.workgroup_size
+    x, y, z = size
+    if min(size) < 1 or layout.constants < 0 or layout.local_memory < 0:
+        raise InvalidArgument(f"kernel {layout.name!r} has an impossible layout: {layout}")
+    for what, found, limit in (
+        ("workgroup size x", x, able.max_workgroup_size[0]),
+        ("workgroup size y", y, able.max_workgroup_size[1]),
+        ("workgroup size z", z, able.max_workgroup_size[2]),
+        ("work-items in a workgroup", x * y * z, able.max_workgroup_invocations),
+        ("bytes of local memory", layout.local_memory, able.local_memory),
+        ("bytes of arguments", 8 * len(layout.bindings) + layout.parameter_bytes, able.max_parameter_bytes),
+    ):
+        if found > limit:
+            raise Incompatible(f"kernel {layout.name!r} has {found} {what}; {device.uri} allows {limit}")
+
+
+_opened: weakref.WeakSet[Device] = weakref.WeakSet()
+
+
+def _disable_in_child() -> None:
+    # A forked child shares the parent's queues and has none of the driver's threads: every use would hang.
+    for device in _opened:
+        device.unusable = f"it was opened {FORKED}"
+        device.counters.forked = True
+        device.lock = device.counters.lock = threading.RLock()
+
+
+def _stop_other_threads() -> None:
+    # A daemon thread that comes back from a C++ call after the interpreter has ended is unwound by Python,
+    # which C++ answers by ending the process with "terminate called". All calls into drivers are made under
+    # the device's lock; taken here and kept, no thread is inside one. This thread can still use devices.
+    for device in list(_opened):
+        device.lock.acquire(timeout=_EXIT_SECONDS)
+
+
+_EXIT_SECONDS = 30
+atexit.register(_stop_other_threads)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disable_in_child)

@@ -1,0 +1,76 @@
+"""Built kernels kept on disk, for drivers that do not keep them themselves.
+
+An entry is a file: 32 bytes of SHA-256 of what follows, then the binary. Its name is the SHA-256 of all that
+the binary depends on. It is written under another name and renamed, so that readers see all of it or nothing
+and no lock is needed; what cannot be read, is cut or was changed is a miss, never an error.
+
+``HALGPU_CACHE=0`` turns the cache off. It lies in ``$HALGPU_CACHE_DIR``, or in ``halgpu`` under
+``$XDG_CACHE_HOME`` or ``~/.cache``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+_DIGEST = 32
+
+
+def enabled() -> bool:
+    """Return whether the environment leaves the cache on."""
+    return os.environ.get("HALGPU_CACHE", "1") != "0"
+
+
+def folder() -> Path:
+    """Return where entries lie, whether it exists or not. Raises RuntimeError where there is no home."""
+    explicit = os.environ.get("HALGPU_CACHE_DIR")
+    if explicit:
+        return Path(explicit)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "halgpu"
+
+
+def key(parts: Iterable[str]) -> str:
+    """Return the name of the entry that depends on ``parts``, in order."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def load(name: str) -> bytes | None:
+    """Return the entry's bytes, or None when there is none that is whole."""
+    if not enabled():
+        return None
+    try:
+        data = (folder() / name).read_bytes()
+    except (OSError, RuntimeError):
+        return None
+    digest, body = data[:_DIGEST], data[_DIGEST:]
+    return body if hashlib.sha256(body).digest() == digest else None
+
+
+def store(name: str, body: bytes) -> None:
+    """Keep ``body`` under ``name``; where that cannot be done, nothing happens."""
+    if not enabled():
+        return
+    with suppress(OSError, RuntimeError):
+        place = folder()
+        place.mkdir(parents=True, exist_ok=True)
+        _replace(place / name, hashlib.sha256(body).digest() + body)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,133 @@
+"""The argument check of a dispatch: what is wrong with it, in words.
+
+``Kernel.dispatch`` (base.py) tests that all is well in as few steps as it can; only when it is not does it
+come here to find out what is not, so that every refusal names kernel, argument, what was expected and what
+was found.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from halgpu.devices.buffer import KERNEL_READ, KERNEL_WRITE, Buffer, denied
+from halgpu.errors import Error, FailedPrecondition, InvalidArgument, OutOfRange, PermissionDenied
+
+if TYPE_CHECKING:
+    from halgpu.devices.base import BindingLayout, Kernel
+
+U32_MAX = 0xFFFFFFFF
+I32_MIN = -0x80000000
+_RIGHTS = {"read": KERNEL_READ, "write": KERNEL_WRITE, "readwrite": KERNEL_READ | KERNEL_WRITE}
+
+
+def binding_check(layout: BindingLayout) -> tuple[int, int, int]:
+    """Return a binding's rights, alignment and minimum length for the quick test of a dispatch.
+
+    Raises InvalidArgument for a layout that nothing could satisfy.
+    """
+    if layout.access not in _RIGHTS:
+        raise InvalidArgument(f"binding access must be one of {', '.join(_RIGHTS)}, found {layout.access!r}")
+    if layout.alignment < 1 or layout.minimum_length < 0:
+        raise InvalidArgument(f"binding alignment must be positive and minimum length not negative: {layout}")
+    return _RIGHTS[layout.access], layout.alignment, layout.minimum_length
+
+
+def grid(kernel: Kernel, workgroups: int | Sequence[int]) -> tuple[int, int, int]:
+    """Return three workgroup counts as ints, or raise for what is no grid or outside the device's limits."""
+    try:
+        given = tuple(workgroups) if isinstance(workgroups, Sequence) else (workgroups,)
+        counts = tuple(map(operator.index, given))
+    except TypeError as error:
+        raise InvalidArgument(
+            f"kernel {kernel.layout.name!r}: workgroups must be an int or up to three, found {workgroups!r}"
+        ) from error
+    if not 1 <= len(counts) <= 3:
+        raise InvalidArgument(
+            f"kernel {kernel.layout.name!r}: workgroups must be an int or up to three, "
+            f"found {len(counts)} counts"
+        )
+    x, y, z = (*counts, 1, 1)[:3]
+    for axis, count, limit in zip("xyz", (x, y, z), kernel.workgroup_limits, strict=True):
+        if count < 0:
+            raise InvalidArgument(
+                f"kernel {kernel.layout.name!r}: workgroup count {axis} is negative: {count}"
+            )
+        if count > limit:
+            raise OutOfRange(
+                f"kernel {kernel.layout.name!r}: workgroup count {axis} is {count}, "
+                f"{kernel.device.uri} allows {limit}"
+            )
+    return x, y, z
+
+
+def constants(kernel: Kernel, values: Sequence[Any]) -> tuple[int, ...]:
+    """Return constants as unsigned 32-bit ints, or raise naming the one that is not."""
+    expected = kernel.layout.constants
+    if len(values) != expected:
+        raise InvalidArgument(
+            f"kernel {kernel.layout.name!r} takes {expected} constants, found {len(values)}"
+        )
+    return tuple(_constant(kernel, index, value) for index, value in enumerate(values))
+
+
+def _constant(kernel: Kernel, index: int, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise InvalidArgument(
+            f"kernel {kernel.layout.name!r}: constant {index} must be a 32-bit int, found {value!r}"
+        ) from error
+    if not I32_MIN <= number <= U32_MAX:
+        raise OutOfRange(f"kernel {kernel.layout.name!r}: constant {index} does not fit 32 bits: {number}")
+    return number & U32_MAX
+
+
+def bad_binding_count(kernel: Kernel, found: int) -> Error:
+    """Return the error for a wrong number of bindings."""
+    expected = len(kernel.layout.bindings)
+    return InvalidArgument(f"kernel {kernel.layout.name!r} takes {expected} bindings, found {found}")
+
+
+def binding(kernel: Kernel, index: int, given: Any) -> tuple[Buffer, int, int]:
+    """Return a binding with its offset and length as ints, or raise for what is wrong with it."""
+    what = f"kernel {kernel.layout.name!r}: binding {index}"
+    if given is None:
+        raise InvalidArgument(f"{what} is null; expected (buffer, offset, length)")
+    try:
+        buffer, offset, length = given
+        offset, length = operator.index(offset), operator.index(length)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{what} must be (buffer, offset, length), found {given!r}") from error
+    if buffer is None:
+        raise InvalidArgument(f"{what} is null; expected a buffer")
+    if not isinstance(buffer, Buffer):
+        raise InvalidArgument(f"{what} must be a device buffer, found {type(buffer).__name__}")
+    wrong = _wrong(kernel, index, buffer, offset, length, what)
+    if wrong is not None:
+        raise wrong
+    return buffer, offset, length
+
+
+def _wrong(kernel: Kernel, index: int, buffer: Buffer, offset: int, length: int, what: str) -> Error | None:
+    layout = kernel.layout.bindings[index]
+    if buffer.released:
+        return FailedPrecondition(f"{what} is a released buffer of {buffer.byte_length} bytes")
+    if buffer.device is not kernel.device:
+        return InvalidArgument(f"{what} is on {buffer.device.uri}; the kernel runs on {kernel.device.uri}")
+    if offset < 0 or length < 0 or offset + length > buffer.byte_length:
+        return OutOfRange(
+            f"{what}: {length} bytes at offset {offset} do not fit a buffer of {buffer.byte_length} bytes"
+        )
+    if length < layout.minimum_length:
+        return OutOfRange(f"{what} has {length} bytes; the kernel needs {layout.minimum_length}")
+    start = buffer.offset + offset
+    if start % layout.alignment:
+        return InvalidArgument(
+            f"{what} starts at byte {start} of its allocation; it must be a multiple of {layout.alignment}"
+        )
+    missing = _RIGHTS[layout.access] & ~buffer.rights
+    if missing:
+        return PermissionDenied(f"{what}: {denied(buffer, missing).message}")
+    return None

@@ -1,0 +1,487 @@
+"""The ``opencl`` devices, through PyOpenCL. OpenCL 1.2 is enough. No other file imports pyopencl.
+
+Options of the URI: ``unified=0`` copies between host and device as a discrete GPU would, ``unified=1`` works
+in place; ``cache=1`` keeps built programs in halgpu's cache, ``cache=0`` leaves it to the driver. Without
+them the driver decides (quirks.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from halgpu import errors
+from halgpu.devices import pocl_linker
+from halgpu.devices.base import Capabilities, Device, DeviceInfo, Kernel, KernelLayout, Program
+from halgpu.devices.hostmemory import padded, pages
+from halgpu.devices.memory import Memory
+from halgpu.devices.opencl_programs import OpenCLKernel, build_program, check_kernel
+from halgpu.devices.quirks import Quirks, opencl_quirks
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+LANGUAGE = "opencl-c"
+OPTIONS = {"unified": ("0", "1"), "cache": ("0", "1")}
+HOW_TO_GET_ONE = (
+    "install your GPU's OpenCL driver, or run kernels on the CPU: pip install 'halgpu[pocl]' "
+    "(in a checkout: pip install 'pyopencl[pocl]')"
+)
+
+# Freed memory that enqueued work may still use is kept until the queue was waited for; past either of these
+# the next allocation waits. A wait costs some 60 us on PoCL.
+MAX_BURIED_BYTES = 64 << 20
+MAX_BURIED = 256
+
+# Smaller mirrors are not worth pinning: drivers stage transfers of this size through pinned memory of their
+# own (NVIDIA OpenCL Best Practices Guide, 3.1), and pinning costs a mapping.
+PINNED_BYTES = 64 << 10
+
+
+# -- finding devices -----------------------------------------------------------------------------------
+
+
+def load_pyopencl() -> Any:
+    """Return the pyopencl module; Unavailable, with what to install, when it cannot be imported."""
+    try:
+        import pyopencl
+    except Exception as error:  # also what a broken OpenCL loader raises
+        raise errors.Unavailable(f"pyopencl cannot be imported ({error}): pip install pyopencl") from error
+    return pyopencl
+
+
+def find_devices(cl: Any) -> list[Any]:
+    """Return all pyopencl devices, GPUs first; Unavailable, with what to do, when there is none."""
+    try:
+        found = [device for platform in cl.get_platforms() for device in _devices_of(cl, platform)]
+    except cl.Error as error:
+        raise errors.Unavailable(f"no OpenCL platform was found: {HOW_TO_GET_ONE}") from error
+    if not found:
+        raise errors.Unavailable(f"the OpenCL platforms here have no device: {HOW_TO_GET_ONE}")
+    return sorted(found, key=lambda device: not device.type & cl.device_type.GPU)
+
+
+def _devices_of(cl: Any, platform: Any) -> list[Any]:
+    try:
+        return list(platform.get_devices())
+    except cl.Error:  # CL_DEVICE_NOT_FOUND: a driver without hardware
+        return []
+
+
+def open_device(uri: str, index: int, options: Mapping[str, str]) -> Device:
+    """Open OpenCL device ``index``; NotFound lists those that exist."""
+    cl = load_pyopencl()
+    found = find_devices(cl)
+    if index >= len(found):
+        names = ", ".join(f"opencl:{i} ({device.name.strip()})" for i, device in enumerate(found))
+        raise errors.NotFound(f"no device {uri!r}; there are: {names}")
+    return OpenCLDevice(uri, found[index], options)
+
+
+def list_devices() -> list[DeviceInfo]:
+    """Describe the OpenCL devices."""
+    return [_describe(index, device) for index, device in enumerate(find_devices(load_pyopencl()))]
+
+
+def _describe(index: int, device: Any) -> DeviceInfo:
+    reason = _obstacle(_quirks(device)) or ""
+    name = f"{device.name.strip()}, {device.platform.name.strip()}"
+    return DeviceInfo(f"opencl:{index}", name, not reason, reason)
+
+
+def _quirks(device: Any) -> Quirks:
+    return opencl_quirks(device.platform.name.strip(), device.vendor.strip())
+
+
+def _obstacle(quirks: Quirks) -> str | None:
+    """Why a device cannot be used although its driver is there."""
+    return pocl_linker.prepare() if quirks.needs_linker else None
+
+
+# -- errors --------------------------------------------------------------------------------------------
+
+_BY_NAME = {
+    "MEM_OBJECT_ALLOCATION_FAILURE": errors.ResourceExhausted,
+    "OUT_OF_RESOURCES": errors.ResourceExhausted,
+    "OUT_OF_HOST_MEMORY": errors.ResourceExhausted,
+    "INVALID_BUFFER_SIZE": errors.ResourceExhausted,
+    "MAP_FAILURE": errors.ResourceExhausted,
+    "DEVICE_NOT_FOUND": errors.Unavailable,
+    "DEVICE_NOT_AVAILABLE": errors.Unavailable,
+    "COMPILER_NOT_AVAILABLE": errors.Unavailable,
+}
+
+
+def mapped(cl: Any, uri: str, doing: str, error: Any) -> errors.Error:
+    """Return halgpu's error for a pyopencl one; raise it ``from`` that."""
+    name = cl.status_code.to_string(error.code, f"status {error.code}")
+    kind = _BY_NAME.get(name, errors.Internal)
+    return kind(f"{uri} could not {doing}: {error.routine} failed with {name}")
+
+
+# -- order of work and the end of memory ---------------------------------------------------------------
+
+
+class Queue:
+    """A device's in-order queue, how much of its work is known to be done, and memory waiting for that.
+
+    OpenCL 1.2 5.2.1: bytes given with CL_MEM_USE_HOST_PTR must outlive the device's use of them. A freed
+    allocation that enqueued work may still use is therefore buried here until the queue was waited for.
+    """
+
+    __slots__ = ("_buried", "_buried_bytes", "_dying", "cl", "done", "enqueued", "native", "uri")
+
+    def __init__(self, cl: Any, uri: str, native: Any) -> None:
+        self.cl = cl
+        self.uri = uri
+        self.native = native
+        self.enqueued = 0
+        """Number of launches, fills, copies and uploads so far."""
+        self.done = 0
+        """How many of them are known to have run."""
+        self._dying: deque[tuple[int, tuple[Any, ...]]] = deque()
+        self._buried: list[tuple[Any, ...]] = []
+        self._buried_bytes = 0
+
+    def finish(self) -> None:
+        """Wait for all that was enqueued."""
+        self.before_waiting()
+        try:
+            self.native.finish()
+        except self.cl.Error as error:
+            raise mapped(self.cl, self.uri, "finish its work", error) from error
+        self.waited()
+
+    def before_waiting(self) -> None:
+        """Note what is buried by now: a blocking command says nothing about what comes while it waits."""
+        while self._dying:
+            byte_length, things = self._dying.popleft()
+            self._buried.append(things)
+            self._buried_bytes += byte_length
+
+    def waited(self) -> None:
+        """Note that a blocking command returned: the queue is in order, so all before it has run."""
+        self.done = self.enqueued
+        self._buried.clear()
+        self._buried_bytes = 0
+
+    def bury(self, byte_length: int, *things: Any) -> None:
+        """Keep things until enqueued work is done; may run inside a garbage collection."""
+        self._dying.append((byte_length, things))
+
+    def limit_buried(self) -> None:
+        """Wait for the queue when too much freed memory hangs on it."""
+        self.before_waiting()
+        if self._buried_bytes > MAX_BURIED_BYTES or len(self._buried) > MAX_BURIED:
+            self.finish()
+
+
+# -- memory --------------------------------------------------------------------------------------------
+
+
+class OpenCLMemory(Memory):
+    """What the two kinds of OpenCL memory share: fills, copies, and when the device used them last."""
+
+    __slots__ = ("_native", "device", "used")
+
+    def __init__(self, device: OpenCLDevice, byte_length: int) -> None:
+        super().__init__(byte_length)
+        self.device = device
+        self.used = 0
+        """Value of ``queue.enqueued`` after the last work on it."""
+        self._native: Any = None
+
+    def enqueue(self) -> Any:
+        """Return the native object for a command that is about to be enqueued."""
+        self.used = self.device.queue.enqueued + 1
+        return self.handle
+
+    def fill(self, offset: int, length: int, pattern: bytes) -> None:
+        device = self.device
+        try:
+            device.cl.enqueue_fill_buffer(device.queue.native, self.enqueue(), pattern, offset, length)
+        except device.cl.Error as error:
+            raise device.error("fill a buffer", error) from error
+        device.queue.enqueued += 1
+
+    def copy_from(self, source: Memory, source_offset: int, offset: int, length: int) -> None:
+        assert isinstance(source, OpenCLMemory)
+        device = self.device
+        try:
+            if source is self and abs(source_offset - offset) < length:
+                self._copy_overlapping(source_offset, offset, length)
+            else:
+                self._copy(self.enqueue(), source.enqueue(), source_offset, offset, length)
+        except device.cl.Error as error:
+            raise device.error("copy between buffers", error) from error
+        device.queue.enqueued += 1
+
+    def _copy_overlapping(self, source_offset: int, offset: int, length: int) -> None:
+        # clEnqueueCopyBuffer refuses overlapping ranges with CL_MEM_COPY_OVERLAP (OpenCL 1.2 5.2.4).
+        cl, native = self.device.cl, self.enqueue()
+        between = cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, length)
+        self._copy(between, native, source_offset, 0, length)
+        self._copy(native, between, 0, offset, length)
+
+    def _copy(self, target: Any, source: Any, source_offset: int, offset: int, length: int) -> None:
+        self.device.cl.enqueue_copy(
+            self.device.queue.native, target, source,
+            src_offset=source_offset, dst_offset=offset, byte_count=length,
+        )  # fmt: skip
+
+
+class UnifiedMemory(OpenCLMemory):
+    """Host pages that the device works on in place (CL_MEM_USE_HOST_PTR); access is handed over by mapping.
+
+    Intel's and AMD's guides name page-aligned CL_MEM_USE_HOST_PTR as zero-copy, and PoCL uses the pages as
+    they are. It is chosen over CL_MEM_ALLOC_HOST_PTR since the pages are ours: a view kept after the buffer's
+    end still has its memory, and until the device first needs it, no OpenCL object exists and the host writes
+    without mapping (on PoCL a map and unmap cost some 70 to 150 us, creating the object 0.6 us). Where a
+    driver does copy (Arm's), mapping keeps it right.
+    """
+
+    __slots__ = ("_map", "_pages")
+
+    def __init__(self, device: OpenCLDevice, byte_length: int) -> None:
+        super().__init__(device, byte_length)
+        self._pages = host_pages(device, padded(byte_length))
+        self._map: Any = None
+
+    @property
+    def handle(self) -> Any:
+        if self._native is None:
+            device, flags = self.device, self.device.cl.mem_flags
+            try:
+                self._native = device.cl.Buffer(
+                    device.context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=self._pages
+                )
+            except device.cl.Error as error:
+                raise device.error(f"make a buffer of {self.byte_length} bytes", error) from error
+        return self._native
+
+    def acquire_host(self, *, read: bool, write: bool) -> tuple[memoryview, int]:
+        if self._native is not None:
+            flags = self.device.cl.map_flags
+            if read or self._map is not None:
+                wanted = flags.READ | flags.WRITE if write else flags.READ
+            else:
+                wanted = flags.WRITE_INVALIDATE_REGION
+            self.release_host(dirty=False)
+            self._map = self._mapped(wanted)
+        # OpenCL 1.2 5.4.2: with CL_MEM_USE_HOST_PTR these pages hold the latest bits once the map is done.
+        return self._pages[: self.byte_length], 0
+
+    def _mapped(self, flags: int) -> Any:
+        device = self.device
+        device.queue.before_waiting()
+        try:
+            array, _ = device.cl.enqueue_map_buffer(
+                device.queue.native, self._native, flags, 0, (len(self._pages),), np.uint8
+            )
+        except device.cl.Error as error:
+            raise device.error(f"map a buffer of {self.byte_length} bytes", error) from error
+        device.queue.waited()
+        return array.base
+
+    def release_host(self, *, dirty: bool) -> int:
+        mapping, self._map = self._map, None
+        if mapping is not None:
+            try:
+                mapping.release(self.device.queue.native)
+            except self.device.cl.Error as error:
+                raise self.device.error("unmap a buffer", error) from error
+            self.device.queue.enqueued += 1
+            self.used = self.device.queue.enqueued
+        return 0
+
+    def free(self) -> None:
+        queue = self.device.queue
+        if self._map is not None:
+            try:  # noqa: SIM105  # no global is used here, since the interpreter may be ending
+                self._map.release(queue.native)
+            except queue.cl.Error:  # the device is lost, and this is no place to say so
+                pass
+            queue.bury(self.byte_length, self._native, self._pages)
+        elif self.used > queue.done:
+            queue.bury(self.byte_length, self._native, self._pages)
+        self._native = self._map = None
+
+
+class MirroredMemory(OpenCLMemory):
+    """Memory of the device's own, with a mirror on the host made on first need and copied to and fro."""
+
+    __slots__ = ("_mirror", "_upload")
+
+    mirrored = True
+
+    def __init__(self, device: OpenCLDevice, byte_length: int) -> None:
+        super().__init__(device, byte_length)
+        self._mirror: memoryview | None = None
+        self._upload: Any = None
+        cl = device.cl
+        try:
+            self._native = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, byte_length)
+        except cl.Error as error:
+            raise device.error(f"allocate a buffer of {byte_length} bytes", error) from error
+
+    @property
+    def handle(self) -> Any:
+        return self._native
+
+    def acquire_host(self, *, read: bool, write: bool) -> tuple[memoryview, int]:
+        if self._mirror is None:
+            self._mirror = self.device.host_mirror(self.byte_length)
+        if self._upload is not None and (read or write):
+            self._upload.wait()
+            self._upload = None
+        if read:
+            self._download(self._mirror)
+        return self._mirror, self.byte_length if read else 0
+
+    def _download(self, mirror: memoryview) -> None:
+        device = self.device
+        device.queue.before_waiting()
+        try:
+            device.cl.enqueue_copy(device.queue.native, mirror, self._native)
+        except device.cl.Error as error:
+            raise device.error(f"read a buffer of {self.byte_length} bytes", error) from error
+        device.queue.waited()
+
+    def release_host(self, *, dirty: bool) -> int:
+        if not dirty:
+            return 0
+        device = self.device
+        try:
+            # Not waited for here; the event holds the mirror, and waits where it is dropped.
+            self._upload = device.cl.enqueue_copy(
+                device.queue.native, self.enqueue(), self._mirror, is_blocking=False
+            )
+        except device.cl.Error as error:
+            raise device.error(f"write a buffer of {self.byte_length} bytes", error) from error
+        device.queue.enqueued += 1
+        return self.byte_length
+
+    def free(self) -> None:
+        queue = self.device.queue
+        if self.used > queue.done:
+            queue.bury(self.byte_length, self._upload, self._native, self._mirror)
+        self._native = self._mirror = self._upload = None
+
+
+def host_pages(device: OpenCLDevice, byte_length: int) -> memoryview:
+    """Return host pages, or raise ResourceExhausted."""
+    try:
+        return pages(byte_length)
+    except MemoryError as error:
+        raise errors.ResourceExhausted(
+            f"the host has no {byte_length} bytes left for a buffer of {device.uri}"
+        ) from error
+
+
+# -- the device ----------------------------------------------------------------------------------------
+
+
+class OpenCLDevice(Device):
+    """One OpenCL device with its context and an in-order queue. Takes programs in ``"opencl-c"``."""
+
+    def __init__(self, uri: str, native: cl.Device, options: Mapping[str, str]) -> None:
+        self.cl = load_pyopencl()
+        self.native = native
+        quirks = _quirks(native)
+        obstacle = _obstacle(quirks)
+        if obstacle:
+            raise errors.Unavailable(f"{uri} cannot be used: {obstacle}")
+        unified = options["unified"] == "1" if "unified" in options else is_unified(self.cl, native)
+        self.keeps_builds = options["cache"] == "1" if "cache" in options else not quirks.caches_builds
+        super().__init__(uri, capabilities_of(self.cl, native, unified))
+        try:
+            self.context = self.cl.Context([native])
+            self.queue = Queue(self.cl, uri, self.cl.CommandQueue(self.context, native))
+        except self.cl.Error as error:
+            raise self.error("open a context and a queue", error) from error
+        self._memory = UnifiedMemory if unified else MirroredMemory
+
+    def error(self, doing: str, error: Any) -> errors.Error:
+        """Return halgpu's error for a pyopencl one."""
+        return mapped(self.cl, self.uri, doing, error)
+
+    def allocate_memory(self, byte_length: int) -> Memory:
+        with self.lock:
+            self.queue.limit_buried()
+            try:
+                return self._memory(self, byte_length)
+            except errors.ResourceExhausted:
+                self.finish()  # memory already freed may hang on work not done
+                return self._memory(self, byte_length)
+
+    def host_mirror(self, byte_length: int) -> memoryview:
+        """Return host memory for transfers, pinned where that pays."""
+        if byte_length < PINNED_BYTES:
+            return host_pages(self, byte_length)
+        cl = self.cl
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        self.queue.before_waiting()
+        try:
+            pinned = cl.Buffer(self.context, flags, byte_length)
+            access = cl.map_flags.READ | cl.map_flags.WRITE
+            array, _ = cl.enqueue_map_buffer(self.queue.native, pinned, access, 0, (byte_length,), np.uint8)
+        except cl.Error as error:
+            raise self.error(f"pin {byte_length} bytes of host memory", error) from error
+        self.queue.waited()
+        return memoryview(array)  # holds the map, which holds the pinned buffer
+
+    def build_kernels(self, program: Program) -> tuple[Kernel, ...]:
+        with self.lock:
+            native = build_program(self, program)
+            return tuple(self._kernel(native, layout) for layout in program.layouts)
+
+    def _kernel(self, program: Any, layout: KernelLayout) -> OpenCLKernel:
+        try:
+            native = self.cl.Kernel(program, layout.name)
+        except self.cl.Error as error:
+            names = program.get_info(self.cl.program_info.KERNEL_NAMES).replace(";", ", ")
+            raise errors.InvalidArgument(
+                f"the program has no kernel {layout.name!r}; it has: {names or 'none'}"
+            ) from error
+        check_kernel(self, layout, native)
+        return OpenCLKernel(self, layout, native)
+
+    def finish(self) -> None:
+        self.queue.finish()
+
+
+def is_unified(cl: Any, native: Any) -> bool:
+    """Return whether device and host share memory: what the driver says, and every CPU."""
+    return bool(native.type & cl.device_type.CPU) or bool(native.host_unified_memory)
+
+
+def capabilities_of(cl: Any, native: Any, unified: bool) -> Capabilities:
+    """Return what an OpenCL device says about itself."""
+    extensions = frozenset(native.extensions.split())
+    kind: Literal["cpu", "gpu", "accelerator"] = "accelerator"
+    if native.type & (cl.device_type.CPU | cl.device_type.GPU):
+        kind = "cpu" if native.type & cl.device_type.CPU else "gpu"
+    sizes = (*native.max_work_item_sizes, 1, 1)[:3]
+    return Capabilities(
+        name=native.name.strip(),
+        vendor=native.vendor.strip(),
+        driver=f"{native.platform.name.strip()} {native.driver_version.strip()}",
+        kind=kind,
+        unified_memory=unified,
+        fp16="cl_khr_fp16" in extensions,
+        fp64="cl_khr_fp64" in extensions or "cl_amd_fp64" in extensions,
+        int64_atomics="cl_khr_int64_base_atomics" in extensions,
+        max_workgroup_invocations=native.max_work_group_size,
+        max_workgroup_size=sizes,
+        # Global sizes are size_t (OpenCL 1.2 5.8); group ids are 32-bit in the programs that halgpu runs.
+        max_workgroup_count=(2**32 - 1 if native.address_bits == 64 else 2**16 - 1,) * 3,
+        local_memory=native.local_mem_size,
+        max_allocation=native.max_mem_alloc_size,
+        max_parameter_bytes=native.max_parameter_size,
+        languages=frozenset({LANGUAGE}),
+        exact_division=bool(native.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT),
+        extensions=extensions,
+    )
