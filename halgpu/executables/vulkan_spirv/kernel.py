@@ -1,0 +1,358 @@
+"""One entry point: its arguments and variables, and the text of the kernel around its statements."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from halgpu import errors
+from halgpu.devices.base import BindingLayout, KernelLayout
+
+from . import ctypes, literals, usage
+from . import spirv_types as ty
+from .executable_def import PipelineDef
+from .expressions import Expr, Place, Pointer
+from .names import Names
+from .parser import EntryPoint, Module, Variable
+from .places import (
+    Binding,
+    BufferPlace,
+    BuiltInPlace,
+    PushPlace,
+    Root,
+    VariablePlace,
+    unwrap,
+    variable_declaration,
+)
+from .source import Source
+from .spirv_table import BuiltIn, Decoration, Mode, Storage
+from .subgroups import Subgroups
+from .tree import INDENT, Local, Loop, Scope, declare, form_for, render
+
+MAXIMUM_INSTRUCTIONS: Final = 1 << 18
+"""Instructions emitted for a kernel, calls counted each time."""
+
+_BUILTINS: Final = {
+    BuiltIn.NUM_WORKGROUPS: ("groups", "get_num_groups"),
+    BuiltIn.WORKGROUP_ID: ("group", "get_group_id"),
+    BuiltIn.LOCAL_INVOCATION_ID: ("local", "get_local_id"),
+    BuiltIn.GLOBAL_INVOCATION_ID: ("global", "get_global_id"),
+}
+_MODES: Final = frozenset(Mode)
+
+
+class Kernel:
+    """A kernel under translation."""
+
+    def __init__(self, source: Source, module: Module, entry: EntryPoint, definition: PipelineDef) -> None:
+        self.source = source
+        self.module = module
+        self.entry = entry
+        self.pipeline = pipeline = definition.layout
+        self.pipeline_subgroup_size = definition.subgroup_size
+        self.what = f"{module.what}: kernel {entry.name}"
+        self.function = module.functions[entry.function]
+        self.name = source.names.unique(entry.name, "kernel")
+        self.names = Names(source.names)
+        self.usage = usage.analyze(module, self.function)
+        self.workgroup_size = self._workgroup_size()
+        self.bindings = [Binding(ordinal) for ordinal in range(len(pipeline.bindings))]
+        self.locals: list[Local] = []
+        self.loops: list[Loop] = []
+        self.epochs: defaultdict[object, int] = defaultdict(int)
+        self.prologue: list[str] = []
+        self.declarations: list[str] = []
+        self.local_memory = 0
+        self.scope = Scope(None)
+        self._spent = 0
+        self._builtins: dict[tuple[int, int], Expr] = {}
+        self._subgroups: Subgroups | None = None
+        for binding in self.bindings:
+            self.names.reserve(f"b{binding.ordinal}")
+        self._note_elements()
+
+    # --- budget, names, memory ----------------------------------------------------------------------------
+
+    def spend(self, instructions: int) -> None:
+        """Account for emitted instructions."""
+        self._spent += instructions
+        if self._spent > MAXIMUM_INSTRUCTIONS:
+            raise errors.ResourceExhausted(
+                f"{self.what}: more than {MAXIMUM_INSTRUCTIONS} instructions in a kernel"
+            )
+
+    def local(self, name: str, specifier: str, *, track: bool = False) -> Local:
+        """A new local variable."""
+        local = Local(self.names.reserve(name), specifier, track=track)
+        self.locals.append(local)
+        return local
+
+    def memory(self, group: object) -> tuple[tuple[object, int], ...]:
+        """What an expression that reads ``group`` now depends on."""
+        return () if group is None else ((group, self.epochs[group]),)
+
+    def touch_memory(self, group: object = None) -> None:
+        """Memory of a group, or all of it, may have changed."""
+        if group is not None:
+            self.epochs[group] += 1
+            return
+        for known in self.epochs:
+            self.epochs[known] += 1
+
+    # --- variables ----------------------------------------------------------------------------------------
+
+    def variable(self, id_: int) -> Pointer:
+        """The pointer that a variable of module scope is."""
+        variable = self.module.variables[id_]
+        storage = variable.storage
+        if storage in (Storage.STORAGE_BUFFER, Storage.UNIFORM):
+            place: Place = BufferPlace(self._binding(variable))
+        elif storage == Storage.PUSH_CONSTANT:
+            place = PushPlace()
+        elif storage == Storage.INPUT:
+            place = self._builtin(variable)
+        elif storage == Storage.WORKGROUP:
+            place = self._workgroup(variable)
+        elif storage == Storage.PRIVATE:
+            place = self.private(variable)
+        else:
+            name = next((s.name.lower() for s in Storage if s == storage), str(storage))
+            raise errors.Unimplemented(f"{self.what}: SPIR-V storage class {name} is not supported")
+        volatile = self.module.decoration(id_, Decoration.VOLATILE) is not None
+        return Pointer(place, variable.type, volatile=volatile)
+
+    def private(self, variable: Variable) -> VariablePlace:
+        """A variable of Private or Function storage; one that holds one constant becomes a table."""
+        type_ = unwrap(variable.type)
+        given = self.module.names.get(variable.id)
+        constant = self.usage.constants.get(variable.id)
+        if constant is not None:
+            text = literals.initializer(self.source, constant)
+            name = self.source.table(constant, text, given or f"table_{variable.id}")
+            return _whole(Root(name, "__constant", type_, None), type_)
+        name = self.names.unique(given or f"var_{variable.id}", "var")
+        start = f" = {self._start(variable.initializer)}" if variable.initializer else ""
+        self.declarations.append(variable_declaration(self.source, variable, name) + start)
+        return _whole(Root(name, "__private", type_, name, type_ is not variable.type), variable.type)
+
+    def _start(self, constant: ty.Constant) -> str:
+        """The initializer of a variable declared as :func:`variable_declaration` does."""
+        inner = unwrap(constant.type)
+        return literals.initializer(
+            self.source, constant if inner is constant.type else constant.part(0, inner)
+        )
+
+    def _workgroup(self, variable: Variable) -> VariablePlace:
+        type_ = unwrap(variable.type)
+        name = self.names.unique(self.module.names.get(variable.id, f"shared_{variable.id}"), "shared")
+        self.declare_local(name, type_)
+        if variable.initializer is not None:
+            raise errors.Unimplemented(f"{self.what}: initializers of workgroup memory are not supported")
+        return _whole(Root(name, "__local", type_, name, type_ is not variable.type), variable.type)
+
+    def declare_local(self, name: str, type_: ty.Type) -> None:
+        """Declare a variable in workgroup memory."""
+        align = max(ty.alignment(type_), 1)
+        self.local_memory = -(-self.local_memory // align) * align + ty.byte_size(type_)
+        self.declarations.append(f"__local {self.source.declarator(type_, name)}")
+
+    @property
+    def subgroups(self) -> Subgroups:
+        """What subgroup instructions need."""
+        if self._subgroups is None:
+            self._subgroups = Subgroups(self)
+        return self._subgroups
+
+    def _builtin(self, variable: Variable) -> BuiltInPlace:
+        found = self.module.decoration(variable.id, Decoration.BUILT_IN)
+        if not found:
+            raise errors.Unimplemented(f"{self.what}: an input variable that is no built-in is not supported")
+        return BuiltInPlace(found[0])
+
+    def builtin(self, number: int, component: int) -> Expr:
+        """A component of a built-in variable: a local that the kernel begins with."""
+        known = self._builtins.get((number, component))
+        if known is None:
+            known = self._builtins[number, component] = self._declare_builtin(number, component)
+        return known
+
+    def _declare_builtin(self, number: int, component: int) -> Expr:
+        x, y, z = self.workgroup_size
+        if number == BuiltIn.WORKGROUP_SIZE:
+            return Expr(ty.INTS[32], f"{self.workgroup_size[component]}u")
+        if number in _BUILTINS:
+            prefix, function = _BUILTINS[BuiltIn(number)]
+            letter = ctypes.COMPONENTS[component]
+            # Outside of the dimensions that the workgroup spans the answer is known.
+            fixed = number == BuiltIn.LOCAL_INVOCATION_ID and self.workgroup_size[component] == 1
+            text = "0" if fixed else f"{function}({component})"
+            return self._begin_with(f"{prefix}_{letter}", text)
+        if number == BuiltIn.LOCAL_INVOCATION_INDEX:
+            i, j, k = (self.builtin(BuiltIn.LOCAL_INVOCATION_ID, axis).text for axis in range(3))
+            text = i if y == z == 1 else f"{i} + {x}u * {j}" if z == 1 else f"{i} + {x}u * ({j} + {y}u * {k})"
+            return self._begin_with("local_index", text)
+        return self._subgroup_builtin(number)
+
+    def _subgroup_builtin(self, number: int) -> Expr:
+        if number not in (
+            BuiltIn.SUBGROUP_SIZE, BuiltIn.NUM_SUBGROUPS, BuiltIn.SUBGROUP_ID, BuiltIn.SUBGROUP_LOCAL_INVOCATION_ID,
+        ):  # fmt: skip
+            raise errors.Unimplemented(f"{self.what}: built-in variable {number} is not supported")
+        size, total = self.subgroups.size, self.subgroups.total
+        if number == BuiltIn.SUBGROUP_SIZE:
+            return Expr(ty.INTS[32], f"{size}u")
+        if number == BuiltIn.NUM_SUBGROUPS:
+            return Expr(ty.INTS[32], f"{-(-total // size)}u")
+        if number == BuiltIn.SUBGROUP_ID:
+            return self._begin_with("subgroup", f"{self.subgroups.index} / {size}u")
+        return self._begin_with("subgroup_lane", f"{self.subgroups.index} % {size}u")
+
+    def _begin_with(self, name: str, text: str) -> Expr:
+        chosen = self.names.unique(name)
+        self.prologue.append(f"const uint {chosen} = {text};")
+        return Expr(ty.INTS[32], chosen)
+
+    # --- bindings -----------------------------------------------------------------------------------------
+
+    def _buffers(self) -> list[Variable]:
+        return [
+            variable
+            for variable in self.module.variables.values()
+            if variable.storage in (Storage.STORAGE_BUFFER, Storage.UNIFORM)
+            and variable.id in self.usage.named
+        ]
+
+    def _note_elements(self) -> None:
+        for variable in self._buffers():
+            binding = self._binding(variable)
+            _collect(variable.type, binding.elements)
+            binding.reads |= variable.id in self.usage.reads
+            binding.writes |= variable.id in self.usage.writes
+
+    def _binding(self, variable: Variable) -> Binding:
+        set_ = self.module.decoration(variable.id, Decoration.DESCRIPTOR_SET) or (0,)
+        number = self.module.decoration(variable.id, Decoration.BINDING)
+        if not number or not isinstance(variable.type, ty.Struct):
+            raise errors.Unimplemented(
+                f"{self.what}: a buffer that is no block with a binding (%{variable.id}) is not supported"
+            )
+        try:
+            ordinal = self.pipeline.bindings.index((set_[0], number[0]))
+        except ValueError:
+            raise errors.InvalidArgument(
+                f"{self.what}: its SPIR-V uses binding {number[0]} of set {set_[0]}, "
+                f"which its pipeline layout does not have"
+            ) from None
+        return self.bindings[ordinal]
+
+    def view(self, binding: Binding) -> str:
+        """The name of the typed pointer to a binding, declared on first use."""
+        unit = binding.unit(half=self.source.half)
+        self.source.check_element(unit)
+        element = ctypes.scalar_name(unit, half=self.source.half)
+        if element not in binding.views:
+            kind = {"read": "in", "write": "out", "readwrite": "io"}[binding.access]
+            name = self.names.unique(self._given(binding) or f"{kind}{binding.ordinal}", "buffer")
+            const = "" if binding.writes else "const "
+            pointer = f"{const}__global {element} *"
+            start = f"b{binding.ordinal} + p.offsets[{binding.ordinal}]"
+            self.prologue.append(f"{pointer}{name} = ({pointer})({start});")
+            binding.views[element] = name
+        return binding.views[element]
+
+    def _given(self, binding: Binding) -> str | None:
+        """A name that a person gave: the compiler's own say no more than set and binding."""
+        for variable in self._buffers():
+            name = self.module.names.get(variable.id, "")
+            if name and not name.startswith("__resource_var") and self._binding(variable) is binding:
+                return name
+        return None
+
+    # --- the whole ----------------------------------------------------------------------------------------
+
+    def _workgroup_size(self) -> tuple[int, int, int]:
+        for mode in self.entry.modes:
+            if mode not in _MODES:
+                raise errors.Unimplemented(f"{self.what}: SPIR-V execution mode {mode} is not supported")
+        if Mode.DENORM_FLUSH_TO_ZERO in self.entry.modes:
+            raise errors.Unimplemented(
+                f"{self.what}: SPIR-V execution mode DenormFlushToZero is not supported"
+            )
+        size = self._declared_size()
+        if len(size) != 3 or not all(size):
+            raise errors.InvalidArgument(f"{self.what}: malformed SPIR-V: workgroup size {size}")
+        return size[0], size[1], size[2]
+
+    def _declared_size(self) -> tuple[int, ...]:
+        """The size by the WorkgroupSize constant if there is one, which counts more than the mode."""
+        for id_, decorations in self.module.decorations.items():
+            if decorations.get(Decoration.BUILT_IN) == (BuiltIn.WORKGROUP_SIZE,):
+                constant = self.module.constants.get(id_)
+                if constant is not None and isinstance(constant.value, tuple):
+                    return tuple(
+                        int(part.value or 0) for part in constant.value if not isinstance(part.value, tuple)
+                    )
+        if Mode.LOCAL_SIZE_ID in self.entry.modes:
+            return tuple(map(self._size_constant, self.entry.modes[Mode.LOCAL_SIZE_ID]))
+        return self.entry.modes.get(Mode.LOCAL_SIZE, (1, 1, 1))
+
+    def _size_constant(self, id_: int) -> int:
+        constant = self.module.constants.get(id_)
+        if constant is None or not isinstance(constant.type, ty.Int) or isinstance(constant.value, tuple):
+            raise errors.InvalidArgument(f"{self.what}: malformed SPIR-V: LocalSizeId %{id_} is no constant")
+        return int(constant.value or 0)
+
+    def text(self) -> str:
+        """The kernel as C, once its statements were emitted."""
+        for loop in self.loops:
+            form_for(loop)
+        declare(self.locals)
+        size = ", ".join(map(str, self.workgroup_size))
+        body = [*self.prologue, *(f"{declaration};" for declaration in self.declarations)]
+        lines = [
+            f"__kernel __attribute__((reqd_work_group_size({size})))",
+            f"void {self.name}({self._parameters()})",
+            "{",
+            *(INDENT + line for line in body),
+            *render(self.scope, INDENT),
+            "}",
+        ]
+        return "\n".join(lines)
+
+    def _parameters(self) -> str:
+        parameters = [
+            f"{'' if binding.writes else 'const '}__global uchar *b{binding.ordinal}"
+            for binding in self.bindings
+        ]
+        arguments = self.source.arguments(len(self.bindings), self.pipeline.constants)
+        return ", ".join([*parameters, *([f"const {arguments} p"] if arguments else [])])
+
+    def layout(self) -> KernelLayout:
+        """How the kernel is called."""
+        return KernelLayout(
+            name=self.name,
+            constants=self.pipeline.constants,
+            bindings=tuple(BindingLayout(b.access, b.alignment) for b in self.bindings),
+            workgroup_size=self.workgroup_size,
+            local_memory=self.local_memory,
+        )
+
+
+def _whole(root: Root, type_: ty.Type) -> VariablePlace:
+    return VariablePlace(root, Expr(type_, root.name))
+
+
+def _collect(type_: ty.Type, into: set[ty.Scalar]) -> None:
+    """Gather the scalar types that a type is made of."""
+    waiting, seen = [type_], set()
+    while waiting:
+        at = waiting.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        if isinstance(at, (ty.Array, ty.RuntimeArray, ty.Vector)):
+            waiting.append(at.element)
+        elif isinstance(at, ty.Struct):
+            waiting.extend(at.members)
+        elif isinstance(at, (ty.Int, ty.Float)):
+            into.add(at)
