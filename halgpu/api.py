@@ -1,0 +1,233 @@
+"""Load a program and call its functions with arrays.
+
+>>> module = halgpu.load("abs.vmfb", device="opencl")
+>>> numpy.asarray(module.abs(numpy.array([-2, 3], numpy.float32)))
+array([2., 3.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from halgpu import arguments as conversion
+from halgpu import errors, signature, vm
+from halgpu.default_device import open_device
+from halgpu.text import nearest
+
+if TYPE_CHECKING:
+    from halgpu.devices import Device
+
+PROVIDED = ("hal_inline", "hal_loader")
+"""Native modules that a program may import."""
+
+
+class MissingFunction(errors.NotFound, AttributeError):
+    """A module has no function of that name."""
+
+
+def load(source: Any, device: Device | str | None = None, *, dependencies: Sequence[Any] = ()) -> Module:
+    """Load a compiled inline-HAL program (.vmfb) and run its initializer.
+
+    ``source`` is a path, which is mapped and may be deleted afterwards, or any contiguous bytes-like object
+    (bytes, bytearray, memoryview at any offset, mmap), which is not copied and must not change while in use.
+    ``device`` is a URI such as ``"opencl:1"``, a Device, or None for $HALGPU_DEVICE, else ``"opencl"``.
+    ``dependencies`` are programs, of the same kinds, whose functions ``source`` imports.
+
+    Each load has its own state: mutable globals start over. Raises an :class:`halgpu.Error` for anything that
+    is no such program or cannot run on the device.
+    """
+    programs = [vm.BytecodeModule.load(item) for item in (*dependencies, source)]
+    return Module(programs, open_device(device))
+
+
+class Module:
+    """A loaded program with its state. Functions are attributes and items: ``module.abs``, ``module["abs"]``.
+
+    ``functions`` maps names to functions, ``name`` is the program's, ``device`` where it runs. Calls change
+    the program's mutable globals; :meth:`new_context` starts over. Also a context manager that closes it.
+    One thread at a time may call into a module.
+    """
+
+    def __init__(self, programs: Sequence[vm.BytecodeModule], device: Device) -> None:
+        """Use :func:`load`."""
+        self._programs = tuple(programs)
+        self._device = device
+        self._functions: dict[str, Function] = {}
+        self._context = _link(self._programs, device)
+        main = self._programs[-1]
+        self._names = tuple(name for name in main.exports if not name.startswith("__") and "$" not in name)
+
+    @property
+    def name(self) -> str:
+        """The program's name: that of the MLIR module."""
+        return self._programs[-1].name
+
+    @property
+    def device(self) -> Device:
+        """The device that the program runs on."""
+        return self._device
+
+    @property
+    def functions(self) -> Mapping[str, Function]:
+        """The program's public functions by name, in the program's order."""
+        return MappingProxyType({name: self[name] for name in self._names})
+
+    def __getitem__(self, name: str) -> Function:
+        try:
+            return self._functions[name]
+        except KeyError:
+            return self._lookup(name)
+
+    def _lookup(self, name: str) -> Function:
+        if name not in self._names:
+            raise MissingFunction(
+                f"module '{self.name}' has no function '{name}'{nearest(name, self._names)}; "
+                f"it has: {', '.join(self._names) or 'none'}"
+            )
+        function = self._context.lookup(f"{self.name}.{name}")
+        made = self._functions[name] = Function(name, function, self._device)
+        return made
+
+    def __getattr__(self, name: str) -> Function:
+        if name.startswith("_"):
+            raise AttributeError(f"module has no attribute {name!r}")
+        return self[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._names})
+
+    def __repr__(self) -> str:
+        names = ", ".join(self._names) or "no functions"
+        state = ", closed" if self._context.closed else ""
+        return f"<Module {self.name} on {self._device.uri}: {names}{state}>"
+
+    def new_context(self) -> Module:
+        """The same program on the same device with a state of its own: its globals start over."""
+        return Module(self._programs, self._device)
+
+    def close(self) -> None:
+        """End the program's state and free its buffers; a second call does nothing. Results stay usable."""
+        self._context.close()
+        self._functions.clear()
+
+    def __enter__(self) -> Module:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Function:
+    """A function of a loaded program; call it with one value for each parameter.
+
+    ``signature`` (:class:`halgpu.signature.Signature`) has parameters and results. Arrays of any strides and
+    byte order go to the device; :class:`BufferView` arguments are not copied. The result is one value, a
+    tuple of them, or None: a BufferView for a tensor, a Python number for a scalar.
+    """
+
+    __slots__ = ("__weakref__", "_call", "_converters", "_decoders", "_function", "name", "signature")
+
+    def __init__(self, name: str, function: vm.Function, device: Device) -> None:
+        """Use ``module[name]``."""
+        self.name = name
+        self._function = function
+        self._call = function.__call__
+        self.signature = signature.of_function(function.cconv, function.attrs)
+        self._converters = tuple(conversion.converter(value, device) for value in self.signature.parameters)
+        self._decoders = tuple(map(conversion.result_converter, self.signature.results))
+
+    def __call__(self, *arguments: Any) -> Any:
+        converters = self._converters
+        if len(arguments) != len(converters):
+            raise self.wrong_count(len(arguments))
+        results = self._call(*[convert(value) for convert, value in zip(converters, arguments, strict=True)])
+        decoders = self._decoders
+        if len(decoders) == 1:
+            decode = decoders[0]
+            return results if decode is None else decode(results)
+        if not decoders:
+            return None
+        return tuple(
+            value if decode is None else decode(value)
+            for decode, value in zip(decoders, results, strict=True)
+        )
+
+    def wrong_count(self, found: int) -> errors.InvalidArgument:
+        """The error of a call with ``found`` arguments."""
+        parameters = self.signature.parameters
+        listed = f" ({', '.join(map(str, parameters))})" if parameters else ""
+        return errors.InvalidArgument(
+            f"function '{self.name}': expected {len(parameters)} arguments{listed}, found {found}"
+        )
+
+    def invoke(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        """Call with values as the VM passes them, and return its results, without any conversion."""
+        results = self._call(*values)
+        count = len(self.signature.results)
+        return () if count == 0 else (results,) if count == 1 else tuple(results)
+
+    def __repr__(self) -> str:
+        return f"<Function {self.name}{self.signature}>"
+
+
+# Linking ----------------------------------------------------------------------------------------------
+
+
+def _link(programs: Sequence[vm.BytecodeModule], device: Device) -> vm.Context:
+    from halgpu.modules.hal_inline import HalInline
+    from halgpu.modules.hal_loader import HalLoader
+
+    for index, program in enumerate(programs):
+        _check_dependencies(program, {*PROVIDED, *(other.name for other in programs[:index])})
+    loader = HalLoader(device)
+    try:
+        return vm.Context([HalInline(device), loader, *programs])
+    except errors.Unavailable as error:
+        # The program itself fails so, without details, when it found none of its formats supported.
+        if not loader.asked:
+            raise
+        raise errors.Unavailable(
+            f"{error.message}: it offers {', '.join(loader.asked)}; "
+            f"{device.uri} runs {', '.join(_supported_formats(device)) or 'none'}",
+            frames=error.frames,
+        ) from error
+
+
+def _supported_formats(device: Device) -> list[str]:
+    from halgpu.executables import registry
+
+    return [loader.format for loader in registry.loaders_for(device)]
+
+
+def _check_dependencies(program: vm.BytecodeModule, available: set[str]) -> None:
+    definition = program.definition
+    needed = {item.name for item in definition.dependencies if not item.optional}
+    needed |= {item.full_name.partition(".")[0] for item in definition.imports if not item.optional}
+    missing = sorted(needed - available)
+    if "hal" in missing:
+        raise errors.Incompatible(
+            f"module '{program.name}' was compiled for the full HAL (it imports hal.*), but halgpu runs "
+            "inline HAL programs: compile it with --iree-execution-model=inline-dynamic "
+            "--iree-hal-target-device=vulkan"
+        )
+    if missing:
+        raise errors.Incompatible(
+            f"module '{program.name}' imports {', '.join(missing)}, which is not there; "
+            f"there are: {', '.join(sorted(available))}"
+        )
+
+
+__all__ = ["Function", "MissingFunction", "Module", "load"]

@@ -1,0 +1,41 @@
+"""Flags as IREE's tools take them: ``--name=value`` or ``--name value``, any value, names in full."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from halgpu import errors
+from halgpu.text import nearest
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are halgpu's."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse ``words``. Raises InvalidArgument for an unknown flag, with the nearest one, and for bad values."""
+        options, rest = self.parse_known_args(self._joined(words))
+        if rest:
+            known = [name for action in self._actions for name in action.option_strings]
+            raise errors.InvalidArgument(
+                f"unknown flag '{rest[0]}'{nearest(rest[0].partition('=')[0], known)}; "
+                f"'{self.prog} --help' lists them"
+            )
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        raise errors.InvalidArgument(f"{message}; '{self.prog} --help' explains the flags")
+
+    def _joined(self, words: Sequence[str]) -> list[str]:
+        """``--flag value`` as ``--flag=value``: argparse takes a value like ``-inf`` for a flag."""
+        valued = {name for action in self._actions if action.nargs != 0 for name in action.option_strings}
+        joined: list[str] = []
+        remaining = iter(words)
+        for word in remaining:
+            value = next(remaining, None) if word in valued else None
+            joined.append(word if value is None else f"{word}={value}")
+        return joined

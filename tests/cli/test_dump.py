@@ -1,0 +1,80 @@
+"""`halgpu dump`: the listing, the kernels, the Python."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from halgpu.cli import main
+
+
+@pytest.fixture
+def network(compile_mlir, examples, tmp_path) -> str:
+    (tmp_path / "n.vmfb").write_bytes(
+        compile_mlir((examples / "network.mlir").read_text(), name="network.mlir")
+    )
+    return str(tmp_path / "n.vmfb")
+
+
+def test_the_listing_is_that_of_iree(network, iree_tool, capsys):
+    assert main(["dump", network]) == 0
+    assert capsys.readouterr().out == iree_tool("iree-dump-module", "--output=metadata", network).stdout
+
+
+def test_kernels(network, iree_tool, capsys):
+    assert main(["dump", "--kernels", network]) == 0
+    text = capsys.readouterr().out
+    listing = iree_tool("iree-dump-module", "--output=metadata", network).stdout
+    for ordinal in range(3):
+        assert f".rodata[{ordinal:3}] external" in listing
+        assert f"// rodata[{ordinal}]: vulkan-spirv-fb, " in text
+    assert text.count("__kernel") == 3
+
+
+def test_kernels_for_a_device_build_there(network, capsys):
+    import pyopencl
+
+    assert main(["dump", "--kernels", "--device=opencl", network]) == 0
+    text = capsys.readouterr().out
+    context = pyopencl.create_some_context(interactive=False)
+    for source in text.split("// rodata[")[1:]:
+        program = pyopencl.Program(context, "//" + source).build()
+        assert len(program.all_kernels()) == 1
+
+
+@pytest.mark.parametrize(("target", "kind"), [("llvm-cpu", "an ELF binary"), ("vmvx", "a bytecode module")])
+def test_kernels_that_are_not_translated(target, kind, compile_mlir, examples, tmp_path, capsys):
+    source = (examples / "abs.mlir").read_text()
+    (tmp_path / "a.vmfb").write_bytes(compile_mlir(source, target))
+    assert main(["dump", "--kernels", str(tmp_path / "a.vmfb")]) == 0
+    head, tail = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"// rodata[0]: {kind} (")
+    assert tail == "// not translated"
+
+
+def test_a_program_without_kernels(tmp_path, capsys):
+    (tmp_path / "a.vmasm").write_text("vm.module @none\nvm.export @f\nvm.func @f() -> () {\n  vm.return\n}\n")
+    assert main(["asm", str(tmp_path / "a.vmasm"), "-o", str(tmp_path / "a.vmfb")]) == 0
+    assert main(["dump", "--kernels", str(tmp_path / "a.vmfb")]) == 0
+    assert capsys.readouterr().out == "// @none has no kernels\n"
+
+
+def test_python(network, capsys):
+    assert main(["dump", "--python", network]) == 0
+    text = capsys.readouterr().out
+    assert "# module.network\n" in text
+    assert "# module.__init\n" in text
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    assert len(functions) == 2
+    assert "executable.dispatch" in text or len(text) > 500
+
+
+def test_a_file_that_is_none(tmp_path, capsys):
+    for flags in ([], ["--kernels"], ["--python"]):
+        (tmp_path / "a").write_bytes(b"\x7fELF")
+        assert main(["dump", *flags, str(tmp_path / "a")]) == 1
+        assert (
+            "expected a .vmfb module (a FlatBuffer with identifier IREE), found an ELF binary"
+            in capsys.readouterr().err
+        )

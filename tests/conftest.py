@@ -1,0 +1,82 @@
+"""What all tests share: the stock IREE tools and a cached `iree-compile`.
+
+The tools come with the `test` extra. A missing tool fails the test that needs it; nothing is skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TARGETS = {
+    "vulkan": ("--iree-hal-target-device=vulkan",),
+    "llvm-cpu": (
+        "--iree-hal-target-device=local",
+        "--iree-hal-local-target-device-backends=llvm-cpu",
+        "--iree-llvmcpu-target-cpu=generic",
+    ),
+    # Kernels as VM code in the module itself: for model="inline-static".
+    "vmvx-inline": ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx-inline"),
+    "vmvx": ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx"),
+}
+
+
+def find_tool(name: str) -> str:
+    """Return the path of an installed IREE tool, looking beside this Python before PATH."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if not found:
+        raise FileNotFoundError(f"{name} is not installed: pip install 'halgpu[test]'")
+    return found
+
+
+def run_tool(name: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run an IREE tool and return what it printed; with `check`, an exit status other than 0 fails."""
+    done = subprocess.run([find_tool(name), *arguments], capture_output=True, text=True, timeout=300)
+    if check and done.returncode:
+        raise AssertionError(f"{name} {' '.join(arguments)} exited {done.returncode}:\n{done.stderr}")
+    return done
+
+
+def compile_source(
+    source: str, target: str = "vulkan", *flags: str, model: str = "inline-dynamic", name: str = "module.mlir"
+) -> bytes:
+    """Compile MLIR text with stock iree-compile; results are kept by content in the temporary directory."""
+    command = [f"--iree-execution-model={model}", *TARGETS[target], *flags]
+    key = hashlib.sha256(repr((source, command, name, "3.13.0")).encode()).hexdigest()[:32]
+    cache = Path(tempfile.gettempdir()) / f"halgpu-test-modules-{os.getuid()}"
+    cache.mkdir(exist_ok=True)
+    kept = cache / f"{key}.vmfb"
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(dir=cache) as work:
+            (Path(work) / name).write_text(source)
+            run_tool("iree-compile", *command, str(Path(work) / name), "-o", f"{work}/out.vmfb")
+            os.replace(f"{work}/out.vmfb", kept)
+    return kept.read_bytes()
+
+
+@pytest.fixture(scope="session")
+def compile_mlir() -> Callable[..., bytes]:
+    """`compile_mlir(source, target="vulkan", *flags, model="inline-dynamic") -> bytes` of a .vmfb."""
+    return compile_source
+
+
+@pytest.fixture(scope="session")
+def iree_tool() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`iree_tool("iree-run-module", "--module=…", …)` runs a stock tool."""
+    return run_tool
+
+
+@pytest.fixture(scope="session")
+def examples() -> Path:
+    """The folder of example programs."""
+    return REPOSITORY / "examples"

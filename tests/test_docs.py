@@ -1,0 +1,85 @@
+"""The README and docs/ tell the truth: every command and flag has its line, and what they show runs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from halgpu import cli
+from halgpu.cli import flags
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+COMMAND_LINE = (REPOSITORY / "docs" / "command-line.md").read_text()
+README = (REPOSITORY / "README.md").read_text()
+
+
+def options() -> Iterator[tuple[str, str]]:
+    """Yield (command, flag) of every flag there is."""
+    for command in cli.COMMANDS:
+        module = importlib.import_module(f"halgpu.cli.{command}")
+        parser = flags.Parser(prog=command)
+        module.configure(parser)
+        for action in parser._actions:
+            for flag in action.option_strings:
+                if flag not in ("-h", "--help"):
+                    yield command, flag
+
+
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
+def test_every_command_has_a_section(command: str) -> None:
+    assert re.search(rf"^## halgpu .*\b{command}\b", COMMAND_LINE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("command", "flag"), list(options()))
+def test_every_flag_has_a_line(command: str, flag: str) -> None:
+    [section] = [part for part in COMMAND_LINE.split("\n## ") if re.match(rf"halgpu .*\b{command}\b", part)]
+    assert re.search(rf"`({command} )?{re.escape(flag)}\b", section), (
+        f"docs/command-line.md: {command} {flag}"
+    )
+
+
+def test_relative_links_lead_somewhere() -> None:
+    for page in (REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")):
+        for target in re.findall(r"\]\((?!http)([^)#]+)", re.sub(r"`[^`]*`", "", page.read_text())):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def blocks(text: str) -> list[str]:
+    """Indented blocks of Markdown, without their indent."""
+    found = re.findall(r"(?:^    .*\n(?:\n(?=    ))?)+", text, re.MULTILINE)
+    return [re.sub(r"^    ", "", block, flags=re.MULTILINE) for block in found]
+
+
+def test_what_the_readme_shows_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iree_tool: Callable[..., object]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    code = blocks(README)
+    [compile_line] = [block for block in code if block.startswith("iree-compile")]
+    [run_block] = [block for block in code if block.startswith("halgpu run")]
+    [python] = [block for block in code if block.startswith("import halgpu")]
+
+    iree_tool(*shlex.split(compile_line))
+    command, _, printed = run_block.partition("\n\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "halgpu.cli", *shlex.split(command)[1:]],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", printed)
+
+    *statements, last = python.strip().splitlines()
+    scope: dict[str, object] = {}
+    exec("\n".join(statements), scope)
+    np.testing.assert_array_equal(eval(last, scope), np.array([2, 3], np.float32))
