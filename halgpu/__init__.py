@@ -1,4 +1,4 @@
-"""halgpu runs IREE's inline HAL programs on OpenCL and CUDA devices.
+"""halgpu runs IREE's inline HAL programs on OpenCL devices: GPUs, and CPUs through PoCL.
 
 >>> import halgpu, numpy as np
 >>> module = halgpu.load("abs.vmfb", device="opencl")
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from halgpu.api import Module as Module
     from halgpu.api import load as load
     from halgpu.buffer_view import BufferView as BufferView
+    from halgpu.default_device import open_device as open_device
     from halgpu.devices.base import Device as Device
     from halgpu.devices.registry import list_devices as list_devices
-    from halgpu.devices.registry import open_device as open_device
     from halgpu.errors import Error as Error
 
 _HOMES = {
@@ -34,7 +34,7 @@ _HOMES = {
     "Module": "halgpu.api",
     "list_devices": "halgpu.devices.registry",
     "load": "halgpu.api",
-    "open_device": "halgpu.devices.registry",
+    "open_device": "halgpu.default_device",
 }
 _SUBMODULES = frozenset({"devices", "errors", "vm"})
 
@@ -62,4 +62,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    return [*__all__, "__version__"]

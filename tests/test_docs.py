@@ -65,11 +65,11 @@ def test_what_the_readme_shows_runs(
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     code = blocks(README)
     [compile_line] = [block for block in code if block.startswith("iree-compile")]
-    [run_block] = [block for block in code if block.startswith("halgpu run")]
+    [command] = [block for block in code if block.startswith("halgpu run")]
+    [printed] = [block for block in code if block.startswith("EXEC")]
     [python] = [block for block in code if block.startswith("import halgpu")]
 
     iree_tool(*shlex.split(compile_line))
-    command, _, printed = run_block.partition("\n\n")
     done = subprocess.run(
         [sys.executable, "-m", "halgpu.cli", *shlex.split(command)[1:]],
         capture_output=True,
