@@ -12,9 +12,10 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from halgpu import arguments as conversion
-from halgpu import errors, signature, vm
+from halgpu import errors, lost_constants, signature, vm
 from halgpu.default_device import open_device
-from halgpu.text import nearest
+from halgpu.text import counted, located, nearest
+from halgpu.vm.support import NullReference
 
 if TYPE_CHECKING:
     from halgpu.devices import Device
@@ -25,6 +26,10 @@ PROVIDED = ("hal_inline", "hal_loader")
 
 class MissingFunction(errors.NotFound, AttributeError):
     """A module has no function of that name."""
+
+
+class WrongCall(errors.InvalidArgument, TypeError):
+    """A function is called with too few or too many arguments, or with keywords."""
 
 
 def load(source: Any, device: Device | str | None = None, *, dependencies: Sequence[Any] = ()) -> Module:
@@ -44,6 +49,8 @@ def load(source: Any, device: Device | str | None = None, *, dependencies: Seque
 
 class Module:
     """A loaded program with its state. Functions are attributes and items: ``module.abs``, ``module["abs"]``.
+
+    A function whose name is one of this class (``close``) or begins with ``_`` is an item only.
 
     ``functions`` maps names to functions, ``name`` is the program's, ``device`` where it runs. Calls change
     the program's mutable globals; :meth:`new_context` starts over. Also a context manager that closes it.
@@ -86,13 +93,17 @@ class Module:
                 f"module '{self.name}' has no function '{name}'{nearest(name, self._names)}; "
                 f"it has: {', '.join(self._names) or 'none'}"
             )
+        if self._context.closed:
+            raise _closed(self.name)
         function = self._context.lookup(f"{self.name}.{name}")
-        made = self._functions[name] = Function(name, function, self._device)
+        made = self._functions[name] = Function(name, function, self._device, self._programs)
         return made
 
     def __getattr__(self, name: str) -> Function:
         if name.startswith("_"):
-            raise AttributeError(f"module has no attribute {name!r}")
+            names = self.__dict__.get("_names", ())  # not there before __init__ has set it
+            hint = f"; its function of that name is module['{name}']" if name in names else ""
+            raise AttributeError(f"the module has no attribute '{name}'{hint}")
         return self[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -138,49 +149,104 @@ class Function:
     tuple of them, or None: a BufferView for a tensor, a Python number for a scalar.
     """
 
-    __slots__ = ("__weakref__", "_call", "_converters", "_decoders", "_function", "name", "signature")
+    __slots__ = (
+        "__weakref__", "_call", "_converters", "_decode", "_function", "_programs", "name", "signature",
+    )  # fmt: skip
 
-    def __init__(self, name: str, function: vm.Function, device: Device) -> None:
+    def __init__(
+        self, name: str, function: vm.Function, device: Device, programs: Sequence[vm.BytecodeModule]
+    ) -> None:
         """Use ``module[name]``."""
         self.name = name
         self._function = function
         self._call = function.__call__
+        self._programs = programs
         self.signature = signature.of_function(function.cconv, function.attrs)
         self._converters = tuple(conversion.converter(value, device) for value in self.signature.parameters)
-        self._decoders = tuple(map(conversion.result_converter, self.signature.results))
+        self._decode = _decoder(self.signature.results)
 
-    def __call__(self, *arguments: Any) -> Any:
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the function with one positional argument for each parameter of ``signature``.
+
+        A tensor takes what numpy makes an array of its element type and shape of, a BufferView, or None for a
+        null reference; a scalar takes a Python or numpy number. Returns None, one result, or a tuple of them.
+        Raises WrongCall for a wrong number of arguments, InvalidArgument for one that does not fit its
+        parameter, FailedPrecondition when the module was closed, and what the program raises, whose ``frames``
+        are the program's stack.
+        """
         converters = self._converters
-        if len(arguments) != len(converters):
-            raise self.wrong_count(len(arguments))
-        results = self._call(*[convert(value) for convert, value in zip(converters, arguments, strict=True)])
-        decoders = self._decoders
-        if len(decoders) == 1:
-            decode = decoders[0]
-            return results if decode is None else decode(results)
-        if not decoders:
-            return None
-        return tuple(
-            value if decode is None else decode(value)
-            for decode, value in zip(decoders, results, strict=True)
-        )
-
-    def wrong_count(self, found: int) -> errors.InvalidArgument:
-        """The error of a call with ``found`` arguments."""
-        parameters = self.signature.parameters
-        listed = f" ({', '.join(map(str, parameters))})" if parameters else ""
-        return errors.InvalidArgument(
-            f"function '{self.name}': expected {len(parameters)} arguments{listed}, found {found}"
-        )
-
-    def invoke(self, values: Iterable[Any]) -> tuple[Any, ...]:
-        """Call with values as the VM passes them, and return its results, without any conversion."""
-        results = self._call(*values)
-        count = len(self.signature.results)
-        return () if count == 0 else (results,) if count == 1 else tuple(results)
+        if keywords or len(arguments) != len(converters):
+            raise _wrong_call(self, len(arguments), keywords)
+        values = [convert(value) for convert, value in zip(converters, arguments, strict=True)]
+        try:
+            results = self._call(*values)
+        except errors.Error as error:
+            _explain(self, error, values)
+            raise
+        decode = self._decode
+        return results if decode is None else decode(results)
 
     def __repr__(self) -> str:
         return f"<Function {self.name}{self.signature}>"
+
+
+def invoke(function: Function, values: Sequence[Any]) -> tuple[Any, ...]:
+    """Call with values as the VM passes them, and return its results, without any conversion."""
+    try:
+        results = function._call(*values)
+    except errors.Error as error:
+        _explain(function, error, values)
+        raise
+    return function._function.as_tuple(results)
+
+
+def wrong_count(function: Function, found: int, suffix: str = "") -> WrongCall:
+    """The error of a call with ``found`` arguments."""
+    parameters = function.signature.parameters
+    listed = f" ({', '.join(map(str, parameters))})" if parameters else ""
+    return WrongCall(
+        f"function '{function.name}': expected {counted(len(parameters), 'argument')}{listed}, found {found}{suffix}"
+    )
+
+
+def _wrong_call(function: Function, found: int, keywords: Iterable[str]) -> WrongCall:
+    named = ", ".join(f"{name}=" for name in keywords)
+    return wrong_count(function, found, f" and {named}; pass all by position" if named else "")
+
+
+def _explain(function: Function, error: errors.Error, values: Sequence[Any]) -> None:
+    """Add the likely cause to the error of a call; raise another one when the module was closed.
+
+    The caller raises it again: an exception raised where a local names it would keep itself, and with it all
+    that the call held, until a garbage collection.
+    """
+    if function._function.closed:
+        raise _closed(function._function.module_name) from None
+    # A null of the caller's own explains itself.
+    if isinstance(error, NullReference) and not any(value is None for value in values):
+        lost_constants.explain(error, function._programs)
+
+
+def _closed(name: str) -> errors.FailedPrecondition:
+    return errors.FailedPrecondition(
+        f"module '{name}' was closed (by close() or the end of a with block); load it again"
+    )
+
+
+def _decoder(results: Sequence[signature.Value]) -> conversion.Converter | None:
+    """What turns the VM's results into the user's; None where they are the same."""
+    decoders = tuple(map(conversion.result_converter, results))
+    if not any(decoders):
+        return None
+    if len(decoders) == 1:
+        return decoders[0]
+    return lambda values: tuple(
+        value if decode is None else decode(value) for decode, value in zip(decoders, values, strict=True)
+    )
 
 
 # Linking ----------------------------------------------------------------------------------------------
@@ -195,21 +261,22 @@ def _link(programs: Sequence[vm.BytecodeModule], device: Device) -> vm.Context:
     loader = HalLoader(device)
     try:
         return vm.Context([HalInline(device), loader, *programs])
+    except NullReference as error:
+        lost_constants.explain(error, programs)
+        raise
     except errors.Unavailable as error:
         # The program itself fails so, without details, when it found none of its formats supported.
         if not loader.asked:
             raise
         raise errors.Unavailable(
-            f"{error.message}: it offers {', '.join(loader.asked)}; "
-            f"{device.uri} runs {', '.join(_supported_formats(device)) or 'none'}",
-            frames=error.frames,
+            f"{located(error)}: it offers {', '.join(loader.asked)}; {_remedy(device)}", frames=error.frames
         ) from error
 
 
-def _supported_formats(device: Device) -> list[str]:
+def _remedy(device: Device) -> str:
     from halgpu.executables import registry
 
-    return [loader.format for loader in registry.loaders_for(device)]
+    return registry.remedy(device)
 
 
 def _check_dependencies(program: vm.BytecodeModule, available: set[str]) -> None:
@@ -230,4 +297,4 @@ def _check_dependencies(program: vm.BytecodeModule, available: set[str]) -> None
         )
 
 
-__all__ = ["Function", "MissingFunction", "Module", "load"]
+__all__ = ["Function", "MissingFunction", "Module", "WrongCall", "load"]

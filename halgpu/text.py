@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from halgpu import errors
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
@@ -11,6 +15,18 @@ def nearest(word: str, names: Iterable[str]) -> str:
 
     near = difflib.get_close_matches(word, list(names), 1)
     return f" (did you mean '{near[0]}'?)" if near else ""
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 argument``, ``2 arguments``; only for nouns that take an s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def located(error: errors.Error) -> str:
+    """The error's message with the place in the program where it arose, if that is known and not yet in it."""
+    if not error.frames or error.frames[0] in error.message:
+        return error.message
+    return f"{error.message}, in {error.frames[0]}"
 
 
 def one_line(text: str) -> str:

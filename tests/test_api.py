@@ -109,6 +109,30 @@ def test_a_function_whose_name_is_taken_is_an_item(two):
     assert np.asarray(two["device"](2.5)).tolist() == 2.5
 
 
+def test_a_function_whose_name_begins_like_a_private_one_is_an_item(compile_mlir):
+    module = halgpu.load(compile_mlir("func.func @_f(%a: i32) -> i32 { return %a : i32 }"), "opencl")
+    assert module["_f"](3) == 3
+    with pytest.raises(
+        AttributeError, match=r"no attribute '_f'; its function of that name is module\['_f'\]"
+    ):
+        _ = module._f
+    with pytest.raises(AttributeError, match=r"no attribute '_g'$"):
+        _ = module._g
+
+
+def test_a_function_is_like_one_of_python(two):
+    assert (two.plus.__name__, type(two.plus).__name__) == ("plus", "Function")
+    assert "positional argument" in two.plus.__call__.__doc__
+    assert [name for name in dir(two.plus) if not name.startswith("_")] == ["name", "signature"]
+    with pytest.raises(TypeError, match="found 1 and input1=; pass all by position") as caught:
+        two.both(X, input1=1)
+    assert isinstance(caught.value, errors.InvalidArgument)
+    with pytest.raises(
+        TypeError, match=r"function 'device': expected 1 argument \(input0: tensor<f32>\), found 0"
+    ):
+        two["device"]()
+
+
 def test_a_missing_function_says_what_there_is(two):
     for get in (lambda: two.pluss, lambda: two["pluss"]):
         with pytest.raises(
@@ -141,7 +165,10 @@ def test_a_closed_module_refuses_and_its_results_stay(abs_program):
     module.close()
     assert "closed" in repr(module)
     for use in (lambda: function(X), lambda: module.abs(X), lambda: module["abs"]):
-        with pytest.raises(errors.FailedPrecondition, match="closed"):
+        with pytest.raises(
+            errors.FailedPrecondition,
+            match=r"module 'module' was closed \(by close\(\) or the end of a with block\); load it again",
+        ):
             use()
     assert np.asarray(result).tolist() == [2, 3]
 
@@ -346,3 +373,20 @@ def test_daemon_threads_may_be_in_a_program_at_exit(compile_mlir, examples, tmp_
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_failed_call_keeps_nothing(compile_mlir, examples):
+    """No reference cycle holds what a failed call made: it goes without a garbage collection."""
+    module = halgpu.load(compile_mlir((examples / "network.mlir").read_text()), device="opencl")
+    arrays = [np.zeros(shape, np.float32) for shape in ((5, 37), (37, 53), (53,))]
+    wrong = halgpu.BufferView.from_array(np.zeros(3, np.float32), device="opencl").buffer
+    gc.collect()
+    gc.disable()
+    try:
+        before = module.device.statistics.live_handles
+        for _ in range(5):
+            with pytest.raises(halgpu.Error, match="buffer_view"):
+                module.network(*arrays, wrong)
+        assert module.device.statistics.live_handles == before
+    finally:
+        gc.enable()

@@ -12,6 +12,7 @@ import pytest
 import halgpu
 from halgpu import errors
 from halgpu.cli import main
+from halgpu.lost_constants import HINT
 
 X = np.array([-2, 3], np.float32)
 COUNTED = """
@@ -132,10 +133,20 @@ def test_a_program_for_the_full_hal(compile_mlir, examples, refused):
 def test_a_program_without_kernels_for_the_device(compile_mlir, examples, refused):
     program = compile_mlir((examples / "abs.mlir").read_text(), "llvm-cpu")
     line = refused(program, "--input=2xf32=1")
-    assert "it offers embedded-elf-x86_64; opencl:0 runs " in line
-    assert "vulkan-spirv-fb" in line
+    assert "supported by the runtime, in module.__init (" in line
+    assert line.endswith(
+        "): it offers embedded-elf-x86_64; opencl:0 runs vulkan-spirv-fb; "
+        "compile with --iree-hal-target-device=vulkan"
+    )
     with pytest.raises(errors.Unavailable):
         halgpu.load(program, "opencl")
+
+
+def test_a_device_without_kernels(abs_program, refused):
+    line = refused(abs_program, "--input=2xf32=1", device="host")
+    assert line.endswith(
+        ": it offers vulkan-spirv-fb; host:0 runs no kernels; use --device=opencl (in Python, device='opencl')"
+    )
 
 
 def test_a_program_that_needs_a_module_that_is_not_there(compile_mlir, refused):
@@ -149,6 +160,28 @@ def test_files_that_cannot_be_read(tmp_path, refused):
     for source in ("nowhere.vmfb", tmp_path / "nowhere", tmp_path, "a\0b", ""):
         with pytest.raises(halgpu.Error):
             halgpu.load(source, "host")
+
+
+def test_a_missing_file_is_one_short_traceback():
+    with pytest.raises(errors.NotFound) as caught:
+        halgpu.load("nowhere.vmfb", "host")
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_a_source_of_no_use_says_what_is():
+    with pytest.raises(errors.InvalidArgument, match=r"expected the path of a \.vmfb, or its .*, found int"):
+        halgpu.load(3, "host")
+    with (
+        open(__file__, "rb") as file,
+        pytest.raises(errors.InvalidArgument, match=r"pass its path or its read\("),
+    ):
+        halgpu.load(file, "host")
+    with (
+        open(__file__) as file,
+        pytest.raises(errors.InvalidArgument, match=r"found an open file .*; pass its path$"),
+    ):
+        halgpu.load(file, "host")
 
 
 @pytest.mark.parametrize("source", [None, 3, 1.5, object(), [b"x"], np.zeros((4, 4))[:, ::2]])
@@ -176,7 +209,10 @@ def test_a_missing_function(abs_program, refused):
     [
         ([], "function 'f': expected 2 arguments (input0: tensor<2xf32>, input1: i32), found 0"),
         (["2xf32=1"], "expected 2 arguments (input0: tensor<2xf32>, input1: i32), found 1"),
-        (["2xf32=1", "2", "3"], "input `3`: the function has only 2 of these"),
+        (
+            ["2xf32=1", "2", "3"],
+            "function 'f': expected 2 arguments (input0: tensor<2xf32>, input1: i32), found 3",
+        ),
         (["3xf64=1", "2"], "input0: expected tensor<2xf32>, found 3xf64"),
         (["2xi32=1", "2"], "input0: expected tensor<2xf32>, found 2xi32"),
         (["2xf32=1", "2xi32=1"], "input1: expected i32; '2xi32=1' is not an integer"),
@@ -201,9 +237,13 @@ def test_a_missing_function(abs_program, refused):
         (["2xf32=@a\0b", "2"], "cannot read"),
         (["2xf32=@/proc/self/mem", "2"], "input `2xf32=@/proc/self/mem`: "),
         (["1x" * 65 + "f32=1", "2"], "numpy has no arrays of that shape"),
-        (["1x" * 65 + "f32=@/dev/null", "2"], "4 bytes are needed, the file has 0 more"),
+        (["1x" * 65 + "f32=@/dev/null", "2"], "4 bytes are needed, the file has only 0 left"),
         ([f"0x{1 << 62}xf32", "2"], "numpy has no arrays of that shape"),
         (["2xf32=a\nb", "2"], "input `2xf32=a\\nb`: 'a' is not a number"),
+        (["2xf3=1", "2"], "unknown element type 'f3' (did you mean 'f32'?); floats are f16, f32, f64, bf16"),
+        (["x.npy", "2"], "input `x.npy`: a file is written with @; did you mean @x.npy?"),
+        (["/dev/null", "2"], "such as 4x2xf32=1 2 3"),
+        ([__file__, "2"], f"did you mean 2x3xf32=@{__file__} or the like?"),
         (["&2xq", "2"], "unknown element type 'q'"),
     ],
 )
@@ -215,7 +255,7 @@ def test_wrong_inputs(inputs, message, compile_mlir, refused):
 def test_files_of_the_wrong_content(compile_mlir, refused, tmp_path):
     program = compile_mlir(COUNTED)
     (tmp_path / "short.bin").write_bytes(bytes(7))
-    assert "8 bytes are needed, the file has 7 more" in refused(
+    assert "8 bytes are needed, the file has only 7 left" in refused(
         program, f"--input=2xf32=@{tmp_path}/short.bin", "--input=1"
     )
     good = tmp_path / "good.npy"
@@ -256,7 +296,11 @@ def test_sizes_beyond_the_device_in_python(compile_mlir):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--output=-", "--output=-"], "2 outputs are given, the function has 1 results"),
+        (["--output=-", "--output=-"], "expected 1 output, one for each result, found 2"),
+        (
+            ["--expected_output=2xf32", "--expected_output=1"],
+            "function 'abs': expected 1 result, found 2 expected outputs",
+        ),
         (["--output=x"], "output 'x' is unknown"),
         (["--output=@"], "output '@' is unknown"),
         (["--output=@/nowhere/x.npy"], "cannot write '/nowhere/x.npy': No such file or directory"),
@@ -327,9 +371,17 @@ def test_a_null_binding_names_kernel_and_binding(compile_mlir, refused):
     program = compile_mlir(CONSTANT.replace("__DATA__", weights.tobytes().hex().upper()))
     line = refused(program, "--input=4x64xf32=1")
     assert "kernel 'f_dispatch_0_matmul_4x64x64_f32': binding 1 is null" in line
-    assert "dense constants" in line
-    with pytest.raises(errors.InvalidArgument, match="binding 1 is null"):
+    assert line.endswith(HINT)
+    with pytest.raises(errors.InvalidArgument, match=r"binding 1 is null.*; pass such tensors as arguments"):
         halgpu.load(program, "opencl").f(np.ones((4, 64), np.float32))
+
+
+def test_a_null_argument_of_a_function_that_lost_a_constant(compile_mlir, refused):
+    weights = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    program = compile_mlir(CONSTANT.replace("__DATA__", weights.tobytes().hex().upper()))
+    line = refused(program, "--input=(null)")
+    assert "expected a ref to !hal.buffer_view, found null, in module.f (" in line
+    assert HINT not in line
 
 
 def test_a_null_argument(abs_program, refused):

@@ -9,6 +9,7 @@ runtime/src/iree/vm/bytecode/archive.c.
 from __future__ import annotations
 
 import errno
+import io
 import mmap
 import os
 import stat
@@ -48,7 +49,8 @@ def as_bytes_view(data: object) -> memoryview:
         view = memoryview(data).toreadonly()  # type: ignore[arg-type]
     except TypeError:
         raise errors.InvalidArgument(
-            f"expected bytes, bytearray, memoryview, mmap or another buffer, found {type(data).__name__}"
+            f"expected the path of a .vmfb, or its contents (bytes, memoryview, mmap or another buffer), "
+            f"found {_kind(data)}"
         ) from None
     except ValueError as problem:  # a released memoryview, a closed mmap
         raise errors.InvalidArgument(f"the buffer cannot be read: {problem}") from problem
@@ -56,6 +58,14 @@ def as_bytes_view(data: object) -> memoryview:
         raise errors.InvalidArgument("expected a contiguous buffer, found one with gaps; pass a copy of it")
     # memoryview.cast refuses views without elements.
     return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _kind(data: object) -> str:
+    name = type(data).__name__
+    if not hasattr(data, "read"):
+        return name
+    remedy = "pass its path" if isinstance(data, io.TextIOBase) else "pass its path or its read()"
+    return f"an open file ({name}); {remedy}"
 
 
 def map_file(path: str | os.PathLike[str]) -> mmap.mmap | bytes:
@@ -71,14 +81,14 @@ def map_file(path: str | os.PathLike[str]) -> mmap.mmap | bytes:
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "Not a regular file")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else b""
-    except FileNotFoundError as error:
-        raise errors.NotFound(f"no such file: {os.fspath(path)}") from error
+    except FileNotFoundError:
+        raise errors.NotFound(f"no such file: {os.fspath(path)}") from None
     except PermissionError as error:
-        raise errors.PermissionDenied(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+        raise errors.PermissionDenied(f"cannot read {os.fspath(path)}: {error.strerror}") from None
     except OSError as error:
-        raise errors.InvalidArgument(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+        raise errors.InvalidArgument(f"cannot read {os.fspath(path)}: {error.strerror}") from None
     except ValueError as error:  # a name with a zero byte
-        raise errors.InvalidArgument(f"cannot read {os.fspath(path)!r}: {error}") from error
+        raise errors.InvalidArgument(f"cannot read {os.fspath(path)!r}: {error}") from None
 
 
 def parse(data: object) -> Archive:

@@ -91,9 +91,17 @@ class Function:
         Ref handles index ``refs``, and refs that are returned are appended to it.
         """
         result = self(*self._layout.unpack(arguments, refs or ()))
+        return self.convention.result_layout.pack(self.as_tuple(result), refs)
+
+    def as_tuple(self, result: Any) -> tuple[Any, ...]:
+        """What a call returned as a tuple of values, whatever their number."""
         count = len(self.convention.results)
-        values = () if count == 0 else (result,) if count == 1 else result
-        return self.convention.result_layout.pack(values, refs)
+        return () if count == 0 else (result,) if count == 1 else tuple(result)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the function's context is closed, so that it cannot be called."""
+        return self._context.closed
 
     def _check(self, arguments: tuple[Any, ...]) -> None:
         try:

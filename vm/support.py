@@ -20,6 +20,10 @@ _SIZES = {"b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "q": 8, "f": 4, "d": 8}
 _PACK: dict[str, Callable[..., bytes]] = {code: struct.Struct("<" + code).pack for code in _SIZES}
 
 
+class NullReference(errors.InvalidArgument):
+    """A ref is null where the program, or a native function that it calls, needs an object."""
+
+
 # Buffers. Offsets and lengths of loads, stores and fills count elements (vm/buffer.h, iree_vm_buffer_check_ro).
 
 
@@ -105,7 +109,12 @@ def _buffer(value: Any) -> Buffer:
 
 
 def _not_a_buffer(value: Any) -> errors.InvalidArgument:
-    return errors.InvalidArgument(f"expected a vm.buffer, found {_name(value)}")
+    return _wrong("vm.buffer", value)
+
+
+def _wrong(expected: str, value: Any) -> errors.InvalidArgument:
+    kind = NullReference if value is None else errors.InvalidArgument
+    return kind(f"expected a {expected}, found {_name(value)}")
 
 
 def _unsigned(value: int) -> int:
@@ -160,7 +169,7 @@ def list_set_ref(vm_list: Any, index: int, value: Any) -> None:
 def _list(value: Any) -> List:
     if isinstance(value, List):
         return value
-    raise errors.InvalidArgument(f"expected a vm.list, found {_name(value)}")
+    raise _wrong("vm.list", value)
 
 
 # Globals

@@ -90,16 +90,14 @@ def _unknown(command: str) -> Exception:
 
 def _report(error: Exception) -> int:
     from halgpu import errors
-    from halgpu.text import one_line
+    from halgpu.text import located, one_line
 
     if os.environ.get("HALGPU_DEBUG", "0") not in ("", "0"):
         import traceback
 
         traceback.print_exception(error)
     if isinstance(error, errors.Error):
-        text = error.message
-        if error.frames and not error.details and error.frames[0] not in text:
-            text += f" [in {error.frames[0]}]"
+        text = error.message if error.details else located(error)
     elif isinstance(error, OSError):
         text = f"{error.filename or 'input/output'}: {error.strerror or error}"
     elif isinstance(error, MemoryError):

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from halgpu import errors
 from halgpu.cli import programs
 from halgpu.cli.flags import Parser
 
@@ -32,6 +33,10 @@ def configure(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Print what was asked for; returns 0."""
+    if options.device is not None and not options.kernels:
+        raise errors.InvalidArgument(
+            f"--device={options.device} says what to translate kernels for: use it with --kernels"
+        )
     data = programs.read(options.module)
     if options.kernels:
         sys.stdout.writelines(_kernels(data, options.device))
@@ -44,15 +49,6 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-_KINDS = {
-    b"VKE1": "vulkan-spirv-fb",
-    b"CDA1": "cuda-nvptx-fb",
-    b"\x7fELF": "an ELF binary (embedded-elf)",
-    b"PK\x03\x04": "a bytecode module (vmvx-bytecode-fb)",
-}
-"""Kernels in rodata, by how they start (identifiers of runtime/src/iree/schemas)."""
-
-
 def _kernels(data: Any, device: str | None) -> Iterator[str]:
     from halgpu.vm import definition
 
@@ -62,12 +58,17 @@ def _kernels(data: Any, device: str | None) -> Iterator[str]:
 
 
 def _executables(module: ModuleDef, device: str | None) -> Iterator[str]:
-    for ordinal, segment in enumerate(module.rodata):
-        kind = _KINDS.get(bytes(segment[:4]))
-        if kind is None:
-            continue
-        head = f"// rodata[{ordinal}]: {kind}, {len(segment)} bytes\n"
-        yield head + (_opencl_c(segment, device) if kind == "vulkan-spirv-fb" else "// not translated\n")
+    for found in programs.kernels(module):
+        head = f"// rodata[{found.ordinal}]: {found.kind}, {len(found.data)} bytes\n"
+        translated = found.format == "vulkan-spirv-fb"
+        yield head + (_opencl_c(found.data, device) if translated else _not_translated())
+
+
+def _not_translated() -> str:
+    from halgpu.executables import registry
+
+    formats = registry.formats()
+    return f"// not translated: halgpu runs {', '.join(formats)}; compile with {registry.compiler_flag(formats)}\n"
 
 
 def _opencl_c(executable: memoryview, device: str | None) -> str:

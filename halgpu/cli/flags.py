@@ -20,12 +20,17 @@ class Parser(argparse.ArgumentParser):
         """Parse ``words``. Raises InvalidArgument for an unknown flag, with the nearest one, and for bad values."""
         options, rest = self.parse_known_args(self._joined(words))
         if rest:
-            known = [name for action in self._actions for name in action.option_strings]
             raise errors.InvalidArgument(
-                f"unknown flag '{rest[0]}'{nearest(rest[0].partition('=')[0], known)}; "
-                f"'{self.prog} --help' lists them"
+                f"unknown flag '{rest[0]}'{self._meant(rest[0])}; '{self.prog} --help' lists them"
             )
         return options
+
+    def _meant(self, word: str) -> str:
+        """A hint " (did you mean …?)", or nothing."""
+        known = [name for action in self._actions for name in action.option_strings]
+        if "--module" in known and word.endswith(".vmfb") and not word.startswith("-"):
+            return f" (did you mean --module={word}?)"
+        return nearest(word.partition("=")[0], known)
 
     def error(self, message: str) -> NoReturn:
         raise errors.InvalidArgument(f"{message}; '{self.prog} --help' explains the flags")

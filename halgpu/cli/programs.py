@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halgpu import errors
 
 if TYPE_CHECKING:
     from halgpu.cli.flags import Parser
+    from halgpu.vm.definition import ModuleDef
 
 
 def add_module(parser: Parser) -> None:
@@ -21,6 +23,32 @@ def read(path: str) -> Any:
     from halgpu.vm import archive
 
     return sys.stdin.buffer.read() if path == "-" else archive.map_file(path)
+
+
+class Kernels(NamedTuple):
+    """An executable in a program: the rodata segment, the format of its kernels, and what it is."""
+
+    ordinal: int
+    format: str
+    kind: str
+    data: memoryview
+
+
+# How executables start (identifiers of runtime/src/iree/schemas) -> format, and what to call it.
+_KINDS: Final = {
+    b"VKE1": ("vulkan-spirv-fb", "vulkan-spirv-fb"),
+    b"CDA1": ("cuda-nvptx-fb", "cuda-nvptx-fb"),
+    b"\x7fELF": ("embedded-elf", "an ELF binary (embedded-elf)"),
+    b"PK\x03\x04": ("vmvx-bytecode-fb", "a bytecode module (vmvx-bytecode-fb)"),
+}
+
+
+def kernels(module: ModuleDef) -> Iterator[Kernels]:
+    """The executables in a program's rodata."""
+    for ordinal, segment in enumerate(module.rodata):
+        found = _KINDS.get(bytes(segment[:4]))
+        if found is not None:
+            yield Kernels(ordinal, *found, segment)
 
 
 def read_text(path: str) -> str:

@@ -20,6 +20,7 @@ from halgpu.cli.values import Ignored, Parsed, Tensor
 from halgpu.devices.buffer import Buffer as HalBuffer
 from halgpu.elements import ElementType
 from halgpu.signature import Value
+from halgpu.text import counted
 from halgpu.vm.buffer import Buffer as VmBuffer
 from halgpu.vm.lists import List
 
@@ -86,7 +87,9 @@ def print_all(values: Sequence[Any], results: Sequence[Value], limit: int, strea
 def check_outputs(specs: Sequence[str], results: Sequence[Value]) -> None:
     """Refuse ``--output`` values that cannot be followed, before anything runs."""
     if len(specs) != len(results):
-        raise errors.OutOfRange(f"{len(specs)} outputs are given, the function has {len(results)} results")
+        raise errors.OutOfRange(
+            f"expected {counted(len(results), 'output')}, one for each result, found {len(specs)}"
+        )
     for spec in specs:
         if spec not in ("", "-") and (spec[0] not in "@+" or len(spec) < 2):
             raise errors.InvalidArgument(

@@ -22,6 +22,7 @@ from halgpu.buffer_view import BufferView, upload
 from halgpu.cli import results, values
 from halgpu.cli.flags import Parser
 from halgpu.default_device import open_device
+from halgpu.text import counted
 
 if TYPE_CHECKING:
     from halgpu.devices import Device
@@ -105,10 +106,10 @@ def _run(module: api.Module, options: argparse.Namespace) -> int:
     inputs = _inputs(function, options.input, module.device)
     sys.stdout.write(f"EXEC @{function.name}\n")
     sys.stdout.flush()
-    found = function.invoke(inputs)
+    found = api.invoke(function, inputs)
     del inputs
     if options.expected_output:
-        expected = values.parse(options.expected_output, outputs, "expected output")
+        expected = _expected(function, options.expected_output)
         return 0 if results.compare_all(expected, found, outputs, _equality(options), sys.stdout) else 1
     limit = options.output_max_element_count
     if options.output:
@@ -131,8 +132,19 @@ def _inputs(function: api.Function, specs: list[str], device: Device) -> list[An
     parameters = function.signature.parameters
     parsed = values.parse(specs, parameters)
     if len(parsed) != len(parameters):
-        raise function.wrong_count(len(parsed))
+        raise api.wrong_count(function, len(parsed))
     return [_argument(value, parameter, device) for value, parameter in zip(parsed, parameters, strict=True)]
+
+
+def _expected(function: api.Function, specs: list[str]) -> list[values.Parsed]:
+    results = function.signature.results
+    parsed = values.parse(specs, results, "expected output")
+    if len(parsed) > len(results):
+        raise errors.InvalidArgument(
+            f"function '{function.name}': expected {counted(len(results), 'result')}, "
+            f"found {len(parsed)} expected outputs"
+        )
+    return parsed
 
 
 def _argument(value: values.Parsed, parameter: Value, device: Device) -> Any:

@@ -7,6 +7,7 @@ C's strtol and friends would stop or wrap.
 from __future__ import annotations
 
 import io
+import os.path
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ from halgpu.buffer_view import NDArray
 from halgpu.cli import npy
 from halgpu.elements import ElementType
 from halgpu.signature import Value
+from halgpu.text import counted, nearest
 
 NULLS = ("(null)", "(ignored)")
+FLOATS = ("f16", "f32", "f64", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,9 @@ class Files:
 
 
 def parse(specs: Sequence[str], targets: Sequence[Value], what: str = "input") -> list[Parsed]:
-    """Parse the values for ``targets``; ``*file.npy`` may stand for several. Their number is not checked.
+    """Parse the values for ``targets``; ``*file.npy`` may stand for several.
 
+    Their number is not checked: those without a target are not looked at and count as ignored.
     Raises an error that quotes the value and says what is wrong with it.
     """
     parsed: list[Parsed] = []
@@ -111,7 +115,8 @@ def _parse_one(spec: str, targets: Sequence[Value], files: Files, parsed: list[P
         parsed += _all_arrays(spec[1:], files)
         return
     if len(parsed) >= len(targets):
-        raise errors.InvalidArgument(f"the function has only {len(targets)} of these")
+        parsed.append(IGNORED)
+        return
     target = targets[len(parsed)]
     if spec in NULLS:
         parsed.append(IGNORED)
@@ -164,14 +169,32 @@ def parse_tensor(spec: str, files: Files) -> Tensor:
     """Parse ``2x3xf32``, ``2x3xf32=1 2 …``, ``2x3xf32=@file`` or ``…=+file``."""
     text = spec.strip().removeprefix('"').removesuffix('"')
     type_text, equals, data = text.partition("=")
+    if not equals and (text.endswith(".npy") or os.path.isfile(text)):
+        raise errors.InvalidArgument(_file_hint(text))
     if not equals and "x" not in type_text:
         raise errors.InvalidArgument("a tensor is written with its type, such as 4x2xf32=1 2 3")
-    shape, element = elements.parse_type(type_text)
+    shape, element = _parse_type(type_text)
     if data[:1] in ("@", "+"):
         return Tensor(_read_raw(files.get(data[1:], data[0] == "@"), shape, element), element, shape)
     if element.is_packed:
         raise errors.Unimplemented(f"{element} elements are packed: give their bytes in a file, =@file.bin")
     return Tensor(_filled(data, shape, element), element, shape)
+
+
+def _file_hint(path: str) -> str:
+    if path.endswith(".npy"):
+        return f"a file is written with @; did you mean @{path}?"
+    return f"a file of raw bytes is written with shape and type; did you mean 2x3xf32=@{path} or the like?"
+
+
+def _parse_type(text: str) -> tuple[tuple[int, ...], ElementType]:
+    shape, element = elements.parse_type(text)
+    if element.is_packed and element.is_float:
+        # IREE reads any number of bits here; nothing makes such floats, so it is a typing mistake.
+        raise errors.InvalidArgument(
+            f"unknown element type '{element}'{nearest(element.name, FLOATS)}; floats are {', '.join(FLOATS)}"
+        )
+    return shape, element
 
 
 def _filled(text: str, shape: tuple[int, ...], element: ElementType) -> NDArray:
@@ -191,6 +214,8 @@ def _read_raw(stream: BinaryIO, shape: tuple[int, ...], element: ElementType) ->
     length = element.byte_length(count)
     dtype = np.dtype(np.uint8) if element.is_packed else element.dtype
     if npy.left(stream) < length:
-        raise errors.OutOfRange(f"{length} bytes are needed, the file has {npy.left(stream)} more")
+        raise errors.OutOfRange(
+            f"{counted(length, 'byte')} are needed, the file has only {npy.left(stream)} left"
+        )
     array = np.frombuffer(stream.read(length), dtype)
     return array if element.is_packed else elements.shaped(array, shape)

@@ -1,4 +1,7 @@
-"""Checks programs without running them: one line each, exit status 1 if any is refused."""
+"""Checks programs without running them: one line each, exit status 1 if any is refused.
+
+A sound program is ok also where halgpu cannot run it; then the line ends with the reason.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING
 from halgpu import errors
 from halgpu.cli import programs
 from halgpu.cli.flags import Parser
+from halgpu.text import counted
 
 if TYPE_CHECKING:
     from halgpu.vm.definition import ModuleDef
@@ -40,7 +44,25 @@ def _counts(module: ModuleDef) -> str:
     blocks = sum(len(function.blocks) for function in functions)
     instructions = sum(len(block.ops) for function in functions for block in function.blocks)
     size = sum(map(len, module.rodata))
-    return (
-        f"ok: @{module.name}, {len(functions)} functions, {blocks} blocks, {instructions} instructions, "
-        f"{len(module.imports)} imports, {len(module.exports)} exports, {size} bytes of rodata"
-    )
+    counts = [
+        counted(len(functions), "function"),
+        counted(blocks, "block"),
+        counted(instructions, "instruction"),
+        counted(len(module.imports), "import"),
+        counted(len(module.exports), "export"),
+        f"{counted(size, 'byte')} of rodata",
+    ]
+    note = _why_not_run(module)
+    return f"ok: @{module.name}, {', '.join(counts)}" + (f" ({note})" if note else "")
+
+
+def _why_not_run(module: ModuleDef) -> str:
+    """Why halgpu cannot run the program on any device, as far as can be told without one; else nothing."""
+    from halgpu.executables import registry
+
+    if any(item.full_name.startswith("hal.") and not item.optional for item in module.imports):
+        return "imports hal.*: not an inline HAL program"
+    offered = list(dict.fromkeys(found.format for found in programs.kernels(module)))
+    if not offered or set(offered) & set(registry.formats()):
+        return ""
+    return f"has kernels of {', '.join(offered)}, but halgpu runs {', '.join(registry.formats())}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from halgpu import errors
+from halgpu.text import nearest
 
 if TYPE_CHECKING:
     from halgpu.devices.base import Device
@@ -20,6 +20,8 @@ def _vulkan_spirv() -> Loader:
 
 
 _GETTERS: Final[dict[str, Callable[[], Loader]]] = {"vulkan-spirv-fb": _vulkan_spirv}
+_TARGETS: Final = {"vulkan-spirv-fb": "vulkan"}
+"""What --iree-hal-target-device= of iree-compile has to be for a format."""
 _loaders: dict[str, Loader] = {}
 
 
@@ -34,9 +36,9 @@ def get(format: str) -> Loader:
     if loader is None:
         getter = _GETTERS.get(format)
         if getter is None:
-            near = difflib.get_close_matches(format, _GETTERS, 1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise errors.NotFound(f"no kernel format {format!r}{hint}; there are: {', '.join(_GETTERS)}")
+            raise errors.NotFound(
+                f"no kernel format '{format}'{nearest(format, _GETTERS)}; there are: {', '.join(_GETTERS)}"
+            )
         loader = _loaders[format] = getter()
     return loader
 
@@ -51,14 +53,26 @@ def query_support(device: Device, format: str) -> bool:
     return format in _GETTERS and get(format).query_support(device)
 
 
+def remedy(device: Device) -> str:
+    """What ``device`` runs and how to get a program for it, as the end of a message about one that it does not run."""
+    supported = [loader.format for loader in loaders_for(device)]
+    if not supported:
+        return f"{device.uri} runs no kernels; use --device=opencl (in Python, device='opencl')"
+    return f"{device.uri} runs {', '.join(supported)}; compile with {compiler_flag(supported)}"
+
+
+def compiler_flag(formats: Sequence[str]) -> str:
+    """The flag of iree-compile that makes kernels of the first of ``formats``."""
+    return f"--iree-hal-target-device={_TARGETS[formats[0]]}"
+
+
 def load(device: Device, format: str, data: memoryview, constants: tuple[int, ...] = ()) -> Executable:
     """Load an executable of ``format`` on ``device``.
 
     Raises Incompatible when the format does not run there, saying which do, and what the loader raises.
     """
     if not query_support(device, format):
-        supported = ", ".join(loader.format for loader in loaders_for(device)) or "none"
         raise errors.Incompatible(
-            f"executables of format {format!r} do not run on {device.uri}; supported there: {supported}"
+            f"executables of format '{format}' do not run on {device.uri}: {remedy(device)}"
         )
     return get(format).load(device, data, constants)

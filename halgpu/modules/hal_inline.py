@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import fnmatch
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from halgpu import elements, errors, storage
 from halgpu.buffer_view import BufferView, Encoding
 from halgpu.devices.buffer import Buffer as HalBuffer
+from halgpu.modules.refs import Ref, buffer_view, hal_buffer, text, vm_buffer
 from halgpu.vm.buffer import Buffer as VmBuffer
 from halgpu.vm.native import NativeModule, export
 
 if TYPE_CHECKING:
     from halgpu.devices import Device
-
-Ref = Any
-"""What a program passes for a ref: any object, or None. Each function checks for what it takes."""
 
 MAXIMUM_TRACED = 128
 
@@ -50,7 +48,7 @@ class HalInline(NativeModule):
         self, alignment: int, source: Ref, offset: int, length: int
     ) -> tuple[HalBuffer, VmBuffer]:
         """A new buffer with a copy of a range of a VM buffer, and its storage."""
-        source = _host_buffer(source)
+        source = vm_buffer(source)
         source.check_range(offset, length)
         buffer, wrapped = self.buffer_allocate(alignment, length)
         wrapped.copy_from(source, offset, 0, length)
@@ -59,22 +57,22 @@ class HalInline(NativeModule):
     @export("buffer.length", "0r_I")
     def buffer_length(self, buffer: Ref) -> int:
         """Bytes of a buffer."""
-        return _buffer(buffer).byte_length
+        return hal_buffer(buffer).byte_length
 
     @export("buffer.storage", "0r_r")
     def buffer_storage(self, buffer: Ref) -> VmBuffer:
         """A VM buffer over a HAL buffer's bytes; a new one at each call."""
-        return storage.wrap(_buffer(buffer))
+        return storage.wrap(hal_buffer(buffer))
 
     @export("buffer.subspan", "0rII_r")
     def buffer_subspan(self, buffer: Ref, offset: int, length: int) -> HalBuffer:
         """A range of a buffer, sharing its bytes."""
-        return _buffer(buffer).subspan(offset, length)
+        return hal_buffer(buffer).subspan(offset, length)
 
     @export("buffer.wrap", "0rII_r")
     def buffer_wrap(self, source: Ref, offset: int, length: int) -> HalBuffer:
         """The HAL buffer under a range of a storage; Unimplemented (as in IREE) for other VM buffers."""
-        source = _host_buffer(source)
+        source = vm_buffer(source)
         source.check_range(offset, length)
         buffer = storage.unwrap(source)
         if buffer is None:
@@ -88,7 +86,7 @@ class HalInline(NativeModule):
         self, buffer: Ref, offset: int, length: int, element_type: int, encoding: int, shape: tuple[int, ...]
     ) -> BufferView:
         """A view of a range of a buffer."""
-        buffer = _buffer(buffer)
+        buffer = hal_buffer(buffer)
         if offset or length != buffer.byte_length:
             buffer = buffer.subspan(offset, length)
         return BufferView(buffer, shape, element_type, encoding)
@@ -98,7 +96,7 @@ class HalInline(NativeModule):
         self, view: Ref, message: Ref, element_type: int, encoding: int, shape: tuple[int, ...]
     ) -> None:
         """Raise InvalidArgument unless a view has the encoding, element type and shape expected."""
-        view = _view(view)
+        view = buffer_view(view)
         if (
             view.shape == shape
             and view.element_type.code == element_type & 0xFFFFFFFF
@@ -106,43 +104,43 @@ class HalInline(NativeModule):
             and type(message) is VmBuffer
         ):
             return
-        _check_view(view, _text(message), elements.of_code(element_type), encoding, shape)
+        _check_view(view, text(message), elements.of_code(element_type), encoding, shape)
 
     @export("buffer_view.buffer", "0r_r")
     def buffer_view_buffer(self, view: Ref) -> HalBuffer:
         """The buffer that a view looks at."""
-        return _view(view).buffer
+        return buffer_view(view).buffer
 
     @export("buffer_view.dim", "0ri_I")
     def buffer_view_dim(self, view: Ref, index: int) -> int:
         """Size of a dimension; 0 beyond the rank, which programs ask for before they assert the rank."""
-        shape = _view(view).shape
+        shape = buffer_view(view).shape
         return shape[index] if 0 <= index < len(shape) else 0
 
     @export("buffer_view.element_type", "0r_i")
     def buffer_view_element_type(self, view: Ref) -> int:
         """HAL code of a view's elements."""
-        return _view(view).element_type.code
+        return buffer_view(view).element_type.code
 
     @export("buffer_view.encoding_type", "0r_i")
     def buffer_view_encoding_type(self, view: Ref) -> int:
         """Encoding of a view."""
-        return _view(view).encoding
+        return buffer_view(view).encoding
 
     @export("buffer_view.rank", "0r_i")
     def buffer_view_rank(self, view: Ref) -> int:
         """Number of dimensions of a view."""
-        return len(_view(view).shape)
+        return len(buffer_view(view).shape)
 
     @export("buffer_view.trace", "0rCrD_v")
     def buffer_view_trace(self, key: Ref, views: tuple[Ref, ...]) -> None:
         """Print views to stderr under a heading."""
-        heading = _text(key)
+        heading = text(key)
         if len(views) > MAXIMUM_TRACED:
             raise errors.ResourceExhausted(
                 f"{len(views)} views are too many for one trace call: at most {MAXIMUM_TRACED}"
             )
-        lines = [f"=== {heading} ===", *(_view_text(_view(view)) for view in views), "\n"]
+        lines = [f"=== {heading} ===", *(_view_text(buffer_view(view)) for view in views), "\n"]
         sys.stderr.write("\n".join(lines))
 
     # -- the device ------------------------------------------------------------------------------------
@@ -154,7 +152,7 @@ class HalInline(NativeModule):
         Categories are those of the full HAL, ``hal.device.id`` and ``hal.executable.format``; ``key`` is a
         pattern. Nothing of ``hal.cpu`` is known: the host's features say nothing about the device's.
         """
-        asked, pattern = _text(category), _text(key)
+        asked, pattern = text(category), text(key)
         if asked == "hal.device.id":
             uri = self.device.uri
             return 1, int(any(fnmatch.fnmatchcase(name, pattern) for name in (uri, uri.partition(":")[0])))
@@ -163,34 +161,6 @@ class HalInline(NativeModule):
 
             return 1, int(registry.query_support(self.device, pattern))
         return 0, 0
-
-
-def _buffer(ref: Ref) -> HalBuffer:
-    if isinstance(ref, HalBuffer):
-        return ref
-    raise wrong_ref("!hal.buffer", ref)
-
-
-def _view(ref: Ref) -> BufferView:
-    if type(ref) is BufferView:
-        return ref
-    raise wrong_ref("!hal.buffer_view", ref)
-
-
-def _host_buffer(ref: Ref) -> VmBuffer:
-    if type(ref) is VmBuffer:
-        return ref
-    raise wrong_ref("!vm.buffer", ref)
-
-
-def wrong_ref(expected: str, found: Ref) -> errors.InvalidArgument:
-    """The error of a ref that is null or of another type."""
-    what = "null" if found is None else f"a {type(found).__name__}"
-    return errors.InvalidArgument(f"expected a ref to {expected}, found {what}")
-
-
-def _text(ref: Ref) -> str:
-    return bytes(_host_buffer(ref)).decode("utf-8", "replace")
 
 
 def _view_text(view: BufferView) -> str:

@@ -12,21 +12,17 @@ from halgpu import errors
 from halgpu.devices.buffer import Buffer as HalBuffer
 from halgpu.executables import registry
 from halgpu.executables.base import Executable
-from halgpu.modules.hal_inline import Ref, wrong_ref
+from halgpu.modules.refs import Ref, text, vm_buffer, wrong_ref
 from halgpu.storage import Storage
 from halgpu.vm.buffer import Buffer as VmBuffer
 from halgpu.vm.buffer import BufferAccess
 from halgpu.vm.native import NativeModule, export
+from halgpu.vm.support import NullReference
 
 if TYPE_CHECKING:
     from halgpu.devices import Device, Kernel
 
 MAXIMUM_BINDINGS = 32
-
-_LOST_CONSTANTS = (
-    "the program passes no buffer there. Stock inline pipelines of IREE 3.12 and 3.13 drop dense constants "
-    "and leave null in their place; pass such tensors as arguments"
-)
 
 
 class HalLoader(NativeModule):
@@ -52,7 +48,7 @@ class HalLoader(NativeModule):
     @export("executable.query_support", "0r_i")
     def executable_query_support(self, executable_format: Ref) -> int:
         """Whether executables of a format run on the device."""
-        name = _text(executable_format)
+        name = text(executable_format)
         if name not in self.asked:
             self.asked.append(name)
         return int(registry.query_support(self.device, name))
@@ -60,7 +56,7 @@ class HalLoader(NativeModule):
     @export("executable.load", "0rrr_r")
     def executable_load(self, executable_format: Ref, data: Ref, constants: Ref) -> Executable:
         """An executable of the device, from ``data`` and 32-bit specialization constants (null: none)."""
-        name = _text(executable_format)
+        name = text(executable_format)
         values: tuple[int, ...] = ()
         if isinstance(constants, VmBuffer):
             if constants.byte_length % 4:
@@ -68,7 +64,7 @@ class HalLoader(NativeModule):
                     f"executable constants are 4 bytes each, found {constants.byte_length} bytes of them"
                 )
             values = tuple(constants.read_view().cast("I"))
-        return registry.load(self.device, name, _vm_buffer(data).read_view(), values)
+        return registry.load(self.device, name, vm_buffer(data).read_view(), values)
 
     @export("executable.lookup.function", "0rr_I")
     def executable_lookup_function(self, executable: Ref, name: Ref) -> int:
@@ -77,7 +73,7 @@ class HalLoader(NativeModule):
             return self._functions[executable, name]
         except (KeyError, TypeError):
             pass
-        function = _executable(executable).lookup(_text(name))
+        function = _executable(executable).lookup(text(name))
         if _is_rodata(name):
             self._functions[executable, name] = function
         return function
@@ -142,9 +138,9 @@ def _check_binding(kernel: Kernel, index: int, buffer: Ref, offset: int, length:
     """Whether the kernel may write the binding. Raises for one that cannot be bound."""
     what = f"kernel '{kernel.layout.name}': binding {index}"
     if buffer is None:
-        raise errors.InvalidArgument(f"{what} is null: {_LOST_CONSTANTS}")
+        raise NullReference(f"{what} is null: the program passes no buffer there")
     if type(buffer) is not VmBuffer:
-        raise errors.InvalidArgument(f"{what}: {wrong_ref('!vm.buffer', buffer).message}")
+        raise wrong_ref("!vm.buffer", buffer, f"{what}: ")
     try:
         buffer.check_range(offset, length)
     except errors.OutOfRange as error:
@@ -167,16 +163,6 @@ def _executable(ref: Ref) -> Executable:
     if isinstance(ref, Executable):
         return ref
     raise wrong_ref("!hal.executable", ref)
-
-
-def _vm_buffer(ref: Ref) -> VmBuffer:
-    if type(ref) is VmBuffer:
-        return ref
-    raise wrong_ref("!vm.buffer", ref)
-
-
-def _text(ref: Ref) -> str:
-    return bytes(_vm_buffer(ref)).decode("utf-8", "replace")
 
 
 def _is_rodata(buffer: Any) -> bool:

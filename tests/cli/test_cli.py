@@ -50,7 +50,11 @@ def test_version(capsys):
             ["run", "--modul=x"],
             "unknown flag '--modul=x' (did you mean '--module'?); 'halgpu run --help' lists them",
         ),
-        (["run", "extra"], "unknown flag 'extra'"),
+        (["run", "extra"], "unknown flag 'extra'; 'halgpu run --help' lists them"),
+        (
+            ["run", "abs.vmfb"],
+            "unknown flag 'abs.vmfb' (did you mean --module=abs.vmfb?); 'halgpu run --help' lists them",
+        ),
         (["run"], "no program given: use --module=file.vmfb"),
         (["run", "--module=x", "--output_max_element_count=x"], "invalid int value: 'x'"),
         (["run", "--module=x", "--equality_mode=x"], "invalid choice: 'x'"),

@@ -81,7 +81,7 @@ def test_lines_of_a_text_in_errors(tmp_path, capsys):
     assert (
         main(["run", f"--module={tmp_path}/a.vmfb", "--device=null", "--function=double", "--input=3"]) == 1
     )
-    assert f"no [in doubler.double ({tmp_path}/a.vmasm:6:3)]" in capsys.readouterr().err
+    assert f"no, in doubler.double ({tmp_path}/a.vmasm:6:3)\n" in capsys.readouterr().err
 
 
 def test_mistakes_have_their_places_and_nothing_is_written(tmp_path, capsys):

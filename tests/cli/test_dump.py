@@ -50,7 +50,9 @@ def test_kernels_that_are_not_translated(target, kind, compile_mlir, examples, t
     assert main(["dump", "--kernels", str(tmp_path / "a.vmfb")]) == 0
     head, tail = capsys.readouterr().out.splitlines()
     assert head.startswith(f"// rodata[0]: {kind} (")
-    assert tail == "// not translated"
+    assert tail == (
+        "// not translated: halgpu runs vulkan-spirv-fb; compile with --iree-hal-target-device=vulkan"
+    )
 
 
 def test_a_program_without_kernels(tmp_path, capsys):
@@ -78,3 +80,11 @@ def test_a_file_that_is_none(tmp_path, capsys):
             "expected a .vmfb module (a FlatBuffer with identifier IREE), found an ELF binary"
             in capsys.readouterr().err
         )
+
+
+def test_a_device_is_for_kernels_only(network, capsys):
+    for flags in ([], ["--python"]):
+        assert main(["dump", *flags, "--device=opencl", network]) == 1
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert "--device=opencl says what to translate kernels for: use it with --kernels" in printed.err

@@ -45,3 +45,32 @@ def test_each_program_has_a_line(program, tmp_path, capsys):
 def test_no_program(capsys):
     assert main(["verify"]) == 1
     assert "the following arguments are required: FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "model", "note"),
+    [
+        ("vulkan", "inline-dynamic", ""),
+        ("vmvx-inline", "inline-static", ""),
+        ("vulkan", "async-external", " (imports hal.*: not an inline HAL program)"),
+        ("llvm-cpu", "inline-dynamic", " (has kernels of embedded-elf, but halgpu runs vulkan-spirv-fb)"),
+        ("vmvx", "inline-dynamic", " (has kernels of vmvx-bytecode-fb, but halgpu runs vulkan-spirv-fb)"),
+    ],
+)
+def test_sound_programs_that_halgpu_cannot_run_say_so(
+    target, model, note, compile_mlir, examples, tmp_path, capsys
+):
+    (tmp_path / "a").write_bytes(compile_mlir((examples / "abs.mlir").read_text(), target, model=model))
+    assert main(["verify", str(tmp_path / "a")]) == 0
+    line = capsys.readouterr().out.rstrip("\n")
+    assert re.fullmatch(rf".*: ok: @module, .* bytes of rodata{re.escape(note)}", line)
+
+
+def test_one_is_singular(tmp_path, capsys):
+    (tmp_path / "a.vmasm").write_text("vm.module @one\nvm.export @f\nvm.func @f() -> () {\n  vm.return\n}\n")
+    assert main(["asm", str(tmp_path / "a.vmasm"), "-o", str(tmp_path / "a.vmfb")]) == 0
+    assert main(["verify", str(tmp_path / "a.vmfb")]) == 0
+    assert (
+        "ok: @one, 1 function, 1 block, 1 instruction, 0 imports, 1 export, 0 bytes"
+        in capsys.readouterr().out
+    )

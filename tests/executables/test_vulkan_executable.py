@@ -82,7 +82,7 @@ def test_formats_and_devices() -> None:
     assert supported == ("opencl-c" in host.capabilities.languages or not host.capabilities.languages)
     with pytest.raises(errors.Incompatible, match=r"'no-such-format' do not run on opencl.*vulkan-spirv-fb"):
         registry.load(opencl, "no-such-format", memoryview(b""))
-    with pytest.raises(errors.NotFound, match=r"did you mean vulkan-spirv-fb\?"):
+    with pytest.raises(errors.NotFound, match=r"did you mean 'vulkan-spirv-fb'\?"):
         registry.get("vulkan-spirv-f")
 
 

@@ -10,6 +10,7 @@ from halgpu.buffer_view import BufferView
 from halgpu.devices import open_device
 from halgpu.modules.hal_inline import HalInline
 from halgpu.vm.buffer import Buffer, BufferAccess
+from halgpu.vm.support import NullReference
 
 # IREE runtime/src/iree/modules/hal/inline/exports.inl, written out.
 EXPORTS = {
@@ -184,8 +185,9 @@ def test_refs_that_are_null_or_of_another_type_are_refused(hal, wrong):
         lambda: hal.device_query_i64(wrong, text("k")), lambda: hal.device_query_i64(text("c"), wrong),
     ]  # fmt: skip
     for call in calls:
-        with pytest.raises(errors.InvalidArgument, match="expected a ref to !"):
+        with pytest.raises(errors.InvalidArgument, match="expected a ref to !") as caught:
             call()
+        assert isinstance(caught.value, NullReference) == (wrong is None)
 
 
 def test_trace_prints_as_the_stock_module_does(hal, capsys):

@@ -9,7 +9,17 @@ import pytest
 from halgpu import errors
 from halgpu.vm import Buffer, BufferAccess, HostBytes
 from halgpu.vm.allocator import NULL_ALLOCATOR
-from halgpu.vm.support import Globals, as_float, as_int, fail, load, store
+from halgpu.vm.support import (
+    Globals,
+    NullReference,
+    as_float,
+    as_int,
+    buffer_length,
+    fail,
+    list_size,
+    load,
+    store,
+)
 
 
 class Failing:
@@ -47,6 +57,15 @@ def test_errors_of_the_bytes_are_not_taken_for_the_programs(error: Exception) ->
         with pytest.raises(type(error)) as caught:
             use()
         assert caught.value is error
+
+
+def test_null_is_an_error_of_its_own() -> None:
+    for use in (lambda value: load(value, "i", 0), buffer_length, list_size):
+        with pytest.raises(NullReference, match=r"expected a vm\.(buffer|list), found null"):
+            use(None)
+        with pytest.raises(errors.InvalidArgument, match="found object") as caught:
+            use(object())
+        assert not isinstance(caught.value, NullReference)
 
 
 @pytest.mark.parametrize("index", [2, -1, 2**62, -(2**63)])
