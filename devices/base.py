@@ -16,15 +16,20 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from halgpu.devices import dispatch
 from halgpu.devices.buffer import Allocator, Buffer, Mapping, Root
-from halgpu.devices.memory import BufferUsage, Memory, MemoryAccess, MemoryType
+from halgpu.devices.memory import Block, BufferUsage, Memory, MemoryAccess, MemoryType
+from halgpu.devices.pool import DEFAULT_LIMIT, Pool
 from halgpu.devices.residency import FORKED, Counters
 from halgpu.errors import FailedPrecondition, Incompatible, InvalidArgument
+
+if TYPE_CHECKING:
+    from halgpu.devices.debug_allocator import Ledger
 
 __all__ = [
     "Allocator", "Binding", "BindingLayout", "Buffer", "BufferUsage", "Capabilities", "Device", "DeviceInfo",
@@ -64,6 +69,8 @@ class Statistics:
 
     ``bytes_up`` and ``bytes_down`` count bytes copied to and from the device; ``maps`` how often the host was
     given an allocation's bytes (not when it still had them); ``live_handles`` allocations alive.
+    ``bytes_allocated`` counts what was asked for by those; freed memory that is kept for later ones is
+    ``bytes_pooled``.
     """
 
     bytes_allocated: int
@@ -73,6 +80,7 @@ class Statistics:
     bytes_down: int
     maps: int
     dispatches: int
+    bytes_pooled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +184,6 @@ class Kernel(ABC):
         values = self._values(constants)
         if len(bindings) != len(self._checks):
             raise dispatch.bad_binding_count(self, len(bindings))
-        memories: list[Memory] = []
         offsets: list[int] = []
         lengths: list[int] = []
         roots: list[Root] = []
@@ -197,9 +204,8 @@ class Kernel(ABC):
             except (AttributeError, TypeError, ValueError):
                 good = False
             if not good:
-                buffer, offset, length = dispatch.binding(self, len(memories), binding)
+                buffer, offset, length = dispatch.binding(self, len(roots), binding)
                 root, start = buffer.root, buffer.offset + offset
-            memories.append(root.memory)
             offsets.append(start)
             lengths.append(length)
             roots.append(root)
@@ -213,6 +219,8 @@ class Kernel(ABC):
                     root.device_writes()
                 elif root.dirty:
                     root.device_reads()
+            # Asked for only now: a write may have moved a root to other memory (windows.py).
+            memories = [root.memory for root in roots]
             self.launch(counts, values, memories, offsets, lengths)
             device.counters.dispatches += 1
 
@@ -260,6 +268,11 @@ class Device(ABC):
         """Held around everything that touches the device's queue or an allocation's state."""
         self.unusable: str | None = None
         """Why the device takes no more work; None while it does."""
+        self.pool = Pool()
+        """Freed memory for later allocations. Here and not in the allocator, which dies with its buffers."""
+        self.ledger: Ledger | None = None
+        """What the debug allocator knows; None without it."""
+        self.configure({})
         self._allocator: weakref.ref[Allocator] | None = None
         _opened.add(self)
 
@@ -272,7 +285,8 @@ class Device(ABC):
         counters = self.counters
         with self.lock:
             counters.settle()
-            return Statistics(*(getattr(counters, name) for name in Statistics.__slots__))
+            counted = {name: getattr(counters, name) for name in Counters.REPORTED}
+            return Statistics(**counted, bytes_pooled=self.pool.bytes_pooled)
 
     @property
     def allocator(self) -> Allocator:
@@ -281,9 +295,23 @@ class Device(ABC):
         # would leave the hardware open until a garbage collection.
         allocator = None if self._allocator is None else self._allocator()
         if allocator is None:
-            allocator = Allocator(self)
+            allocator = Allocator(self) if self.ledger is None else self.ledger.allocator(self)
             self._allocator = weakref.ref(allocator)
         return allocator
+
+    def configure(self, options: MappingOf[str, str]) -> None:
+        """Set up pool and allocator: from a URI's options, else HALGPU_POOL and HALGPU_DEBUG_ALLOCATOR.
+
+        For a new device, before anything is allocated.
+        """
+        debug = switch(options.get("debug"), "HALGPU_DEBUG_ALLOCATOR", False)
+        pool = switch(options.get("pool"), "HALGPU_POOL", True)
+        self.pool.limit = DEFAULT_LIMIT if pool and not debug else 0
+        self.ledger = None
+        if debug:
+            from halgpu.devices.debug_allocator import Ledger
+
+            self.ledger = Ledger(self.counters)
 
     def require_usable(self) -> None:
         """Raise FailedPrecondition when the device was closed or belongs to a parent process."""
@@ -304,15 +332,20 @@ class Device(ABC):
         """Wait for all work enqueued so far; raises what failed in it."""
         with self.lock:
             self.finish()
+        if self.ledger is not None:
+            self.ledger.check()
 
     def close(self) -> None:
         """Wait for all work, then refuse new buffers, kernels and dispatches; a second call does nothing.
 
-        The bytes of live buffers stay readable.
+        The bytes of live buffers stay readable. With the debug allocator, warns (ResourceWarning) of each.
         """
         if self.unusable is None:
             self.wait_idle()
             self.unusable = "it was closed"
+            self.pool.trim()
+            if self.ledger is not None:
+                self.ledger.warn_of_leaks()
 
     def __enter__(self) -> Device:
         self.require_usable()
@@ -329,6 +362,13 @@ class Device(ABC):
     def allocate_memory(self, byte_length: int) -> Memory:
         """Return a new allocation of at least one byte; ResourceExhausted when there is none."""
 
+    def pooled_memory(self, byte_length: int, capacity: int, block: Block | None) -> Memory:
+        """Return an allocation whose memory has ``capacity`` bytes: a block's, or new where that is None.
+
+        For devices whose :meth:`Memory.recycle` returns blocks; the others never see one.
+        """
+        return self.allocate_memory(byte_length)
+
     @abstractmethod
     def build_kernels(self, program: Program) -> tuple[Kernel, ...]:
         """Build a program whose language, extensions and layouts the device takes."""
@@ -336,6 +376,14 @@ class Device(ABC):
     @abstractmethod
     def finish(self) -> None:
         """Wait for all work enqueued so far."""
+
+
+def switch(option: str | None, variable: str, default: bool) -> bool:
+    """Return a URI option's "0" or "1" as a bool, else the environment variable's, else ``default``."""
+    value = option if option is not None else os.environ.get(variable) or str(int(default))
+    if value not in ("0", "1"):
+        raise InvalidArgument(f"environment variable {variable} must be 0 or 1; found {value!r}")
+    return value == "1"
 
 
 def check_program(device: Device, program: Program) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from halgpu.devices.memory import BufferUsage, MemoryAccess, MemoryType
 from halgpu.devices.residency import Residency, State
@@ -32,6 +32,11 @@ MAX_ALIGNMENT = 4096
 
 DEFAULT_USAGE = BufferUsage.TRANSFER | BufferUsage.DISPATCH_STORAGE | BufferUsage.MAPPING
 DEFAULT_TYPE = MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE
+
+R = TypeVar("R", bound="Root")
+
+_abandoned: list[Memory] = []
+"""Memory of devices that a parent process opened: it ends with this process."""
 
 # What a buffer may be used for, worked out once from its access, usage and memory type.
 HOST_READ, HOST_WRITE, KERNEL_READ, KERNEL_WRITE, SOURCE, TARGET = (1 << bit for bit in range(6))
@@ -82,6 +87,7 @@ class Root(Residency):
     def __del__(self) -> None:
         # The one place where an allocation ends: called once by Python (PEP 442), in whatever order things
         # die. Nothing global is used, since this may run while the interpreter shuts down.
+        self.view = None  # so that only views held by others keep the memory from being used again
         self.allocator.reclaim(self.memory, self.byte_length)
 
 
@@ -126,7 +132,11 @@ class Buffer:
 
         The allocation is freed unless subspans, mappings or views of the same allocation still hold it.
         """
-        self.root = None
+        root, self.root = self.root, None
+        if root is not None:
+            allocator = root.allocator
+            del root
+            allocator.after_release()
 
     def __enter__(self) -> Buffer:
         self._live()
@@ -370,19 +380,25 @@ class Allocator:
         ``alignment`` is in bytes, a power of two up to 4096. Raises InvalidArgument for a negative size or a
         bad alignment, ResourceExhausted, with size and limit, for more than the device gives.
         """
-        byte_length = operator.index(byte_length)
-        self._check(byte_length, alignment)
-        memory = self.obtain(byte_length)
-        root = Root(self, memory, byte_length)
-        with self.device.lock:
-            self.device.counters.allocated(byte_length)
+        byte_length = self.checked(byte_length, alignment)
+        root = self.root(byte_length, Root)
         if access is MemoryAccess.ALL and usage is DEFAULT_USAGE and memory_type is DEFAULT_TYPE:
             rights = ALL_RIGHTS
         else:
             rights = rights_of(access, usage, memory_type)
         return Buffer(root, 0, byte_length, access, usage, memory_type, rights)
 
-    def _check(self, byte_length: int, alignment: int) -> None:
+    def root(self, byte_length: int, kind: type[R]) -> R:
+        """Return a new allocation, counted."""
+        root = kind(self, self.obtain(byte_length), byte_length)
+        counters = root.counters
+        with counters.lock:
+            counters.allocated(byte_length)
+        return root
+
+    def checked(self, byte_length: int, alignment: int) -> int:
+        """Return the size as an int, or raise for one that cannot be."""
+        byte_length = operator.index(byte_length)
         self.device.require_usable()
         limit = self.device.capabilities.max_allocation
         if byte_length < 0:
@@ -395,16 +411,61 @@ class Allocator:
             raise InvalidArgument(
                 f"buffer alignment must be a power of two up to {MAX_ALIGNMENT}, found {alignment}"
             )
+        return byte_length
 
     def obtain(self, byte_length: int) -> Memory:
-        """Return memory for ``byte_length`` bytes; a pool would look for a used one first."""
+        """Return memory for ``byte_length`` bytes, used before if the pool has some."""
         # OpenCL 1.2 5.2.1 refuses buffers of size 0; no backend ever sees one.
-        return self.device.allocate_memory(max(byte_length, 1))
+        byte_length = byte_length or 1
+        device, pool = self.device, self.device.pool
+        if not pool.minimum <= byte_length <= pool.limit:
+            return device.allocate_memory(byte_length)
+        capacity = min(pool.capacity(byte_length), device.capabilities.max_allocation)
+        block = pool.take(capacity)
+        if block is None and pool.crowded(capacity):
+            device.wait_idle()
+            block = pool.take(capacity)
+        try:
+            return device.pooled_memory(byte_length, capacity, block)
+        except ResourceExhausted:
+            if not pool.trim():
+                raise
+            device.wait_idle()
+            return device.pooled_memory(byte_length, capacity, None)
 
     def reclaim(self, memory: Memory, byte_length: int) -> None:
         """Take back memory whose last holder is gone; may run inside a garbage collection, in any thread."""
-        self.device.counters.freed(byte_length)
-        memory.free()
+        device = self.device
+        device.counters.freed(byte_length)
+        if device.counters.forked:
+            # The driver's locks are as its threads held them in the parent; to free may wait forever.
+            _abandoned.append(memory)
+            return
+        pool = device.pool
+        if not pool.minimum <= memory.capacity <= pool.limit or device.unusable is not None:
+            memory.free()
+            return
+        block = memory.recycle()
+        if block is not None:
+            pool.give(memory.capacity, block)
+
+    def after_release(self) -> None:
+        """Called after the release of each buffer; the debug allocator raises what it found."""
+
+    def trim(self, keep: int = 0) -> int:
+        """Give pooled memory back to the device until ``keep`` bytes are left; returns how many bytes went."""
+        return self.device.pool.trim(keep)
+
+    @property
+    def pool_limit(self) -> int:
+        """Most bytes of freed memory that are kept for later buffers; 0 keeps none. May be set."""
+        return self.device.pool.limit
+
+    @pool_limit.setter
+    def pool_limit(self, limit: int) -> None:
+        if limit < 0:
+            raise InvalidArgument(f"a pool keeps 0 or more bytes, found {limit}")
+        self.device.pool.limit = limit
 
 
 def flat(data: Any) -> memoryview:

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from halgpu.devices.base import Capabilities, Device, DeviceInfo, Kernel, KernelLayout, Program
-from halgpu.devices.hostmemory import fill, pages, total
-from halgpu.devices.memory import Memory
+from halgpu.devices.hostmemory import POOLED, Pages, fill, pages, total
+from halgpu.devices.memory import Block, Memory
 from halgpu.errors import InvalidArgument, NotFound, ResourceExhausted
 
 LANGUAGE = "python"
@@ -39,16 +39,18 @@ def host_capabilities(kind: Literal["host", "null"], languages: frozenset[str]) 
 
 
 class HostMemory(Memory):
-    """Page-aligned host bytes, zero at birth. Device work on them is done at once."""
+    """Page-aligned host bytes. Device work on them is done at once."""
 
-    __slots__ = ("bytes",)
+    __slots__ = ("_pages", "bytes")
 
-    def __init__(self, byte_length: int) -> None:
+    def __init__(self, byte_length: int, capacity: int = 0, block: HostBlock | None = None) -> None:
         super().__init__(byte_length)
+        self.capacity = capacity or byte_length
         try:
-            self.bytes = pages(byte_length)
+            self._pages = pages(self.capacity) if block is None else block.pages
         except MemoryError as error:
             raise ResourceExhausted(f"the host has no {byte_length} bytes left for a buffer") from error
+        self.bytes = self._pages.view(byte_length)
 
     @property
     def handle(self) -> memoryview:
@@ -70,6 +72,25 @@ class HostMemory(Memory):
     def free(self) -> None:
         # A view handed out keeps the bytes; nothing is given back by force.
         self.bytes = memoryview(b"")
+
+    def recycle(self) -> HostBlock | None:
+        self.free()
+        return None if self._pages.viewed else HostBlock(self._pages)
+
+
+class HostBlock:
+    """Host pages between two allocations."""
+
+    __slots__ = ("pages",)
+
+    def __init__(self, pages: Pages) -> None:
+        self.pages = pages
+
+    def ready(self) -> bool:
+        return True
+
+    def drop(self) -> None:
+        pass
 
 
 class HostKernel(Kernel):
@@ -97,9 +118,14 @@ class HostDevice(Device):
 
     def __init__(self, uri: str = "host:0") -> None:
         super().__init__(uri, host_capabilities("host", frozenset({LANGUAGE})))
+        self.pool.minimum = POOLED
 
     def allocate_memory(self, byte_length: int) -> Memory:
         return HostMemory(byte_length)
+
+    def pooled_memory(self, byte_length: int, capacity: int, block: Block | None) -> Memory:
+        assert block is None or isinstance(block, HostBlock)
+        return HostMemory(byte_length, capacity, block)
 
     def build_kernels(self, program: Program) -> tuple[Kernel, ...]:
         if len(program.callables) != len(program.layouts):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import itertools
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 
 class MemoryAccess(enum.IntFlag):
@@ -64,15 +64,17 @@ class Memory(ABC):
     and device share the memory.
     """
 
-    __slots__ = ("__weakref__", "byte_length", "serial")
+    __slots__ = ("__weakref__", "byte_length", "capacity", "serial")
 
     mirrored: ClassVar[bool] = False
     """The host's bytes are a copy, which stays valid while the device only reads its own."""
 
     def __init__(self, byte_length: int) -> None:
         self.byte_length = byte_length
+        self.capacity = byte_length
+        """Bytes that the memory behind it has; more than ``byte_length`` where a pool rounds up."""
         self.serial = next(_serials)
-        """Never used twice, unlike an address or an id: two equal serials are the same allocation."""
+        """Never used for other memory, unlike an address or an id: two equal serials have the same handle."""
 
     @property
     @abstractmethod
@@ -104,3 +106,22 @@ class Memory(ABC):
     @abstractmethod
     def free(self) -> None:
         """Return the memory to where it came from. Called once. Work already enqueued may still use it."""
+
+    def recycle(self) -> Block | None:
+        """End as :meth:`free` does, but return what a later allocation of this capacity can be made from.
+
+        None where nothing can, such as memory that somebody still sees through a view. Called instead of
+        :meth:`free`, under the same rules.
+        """
+        self.free()
+        return None
+
+
+class Block(Protocol):
+    """Memory between two allocations, kept by a pool. Holds no device."""
+
+    def ready(self) -> bool:
+        """Whether the device is done with it, so that a new allocation can have it without waiting."""
+
+    def drop(self) -> None:
+        """Give the memory back to where it came from. Called once; waits for nothing."""

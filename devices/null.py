@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from halgpu.devices.base import Device, DeviceInfo, Kernel, Program
-from halgpu.devices.host import HostMemory, host_capabilities, require_only
-from halgpu.devices.memory import Memory
+from halgpu.devices.host import HostBlock, HostMemory, host_capabilities, require_only
+from halgpu.devices.hostmemory import POOLED
+from halgpu.devices.memory import Block, Memory
 
 
 class NullKernel(Kernel):
@@ -24,9 +25,14 @@ class NullDevice(Device):
 
     def __init__(self, uri: str = "null:0") -> None:
         super().__init__(uri, host_capabilities("null", frozenset()))
+        self.pool.minimum = POOLED
 
     def allocate_memory(self, byte_length: int) -> Memory:
         return HostMemory(byte_length)
+
+    def pooled_memory(self, byte_length: int, capacity: int, block: Block | None) -> Memory:
+        assert block is None or isinstance(block, HostBlock)
+        return HostMemory(byte_length, capacity, block)
 
     def build_kernels(self, program: Program) -> tuple[Kernel, ...]:
         return tuple(NullKernel(self, layout) for layout in program.layouts)

@@ -16,7 +16,7 @@ import numpy as np
 from halgpu import errors
 from halgpu.devices import pocl_linker
 from halgpu.devices.base import Capabilities, Device, DeviceInfo, Kernel, KernelLayout, Program
-from halgpu.devices.hostmemory import padded, pages
+from halgpu.devices.hostmemory import POOLED, Pages, padded, pages
 from halgpu.devices.memory import Memory
 from halgpu.devices.opencl_programs import OpenCLKernel, build_program, check_kernel
 from halgpu.devices.quirks import Quirks, opencl_quirks
@@ -243,12 +243,18 @@ class UnifiedMemory(OpenCLMemory):
     driver does copy (Arm's), mapping keeps it right.
     """
 
-    __slots__ = ("_map", "_pages")
+    __slots__ = ("_map", "_pages", "_view")
 
-    def __init__(self, device: OpenCLDevice, byte_length: int) -> None:
+    def __init__(
+        self, device: OpenCLDevice, byte_length: int, capacity: int = 0, block: UnifiedBlock | None = None
+    ) -> None:
         super().__init__(device, byte_length)
-        self._pages = host_pages(device, padded(byte_length))
+        self.capacity = capacity or byte_length
+        self._pages = host_pages(device, padded(self.capacity)) if block is None else block.pages
+        self._view: Any = self._pages.view(byte_length)
         self._map: Any = None
+        if block is not None:
+            self.used = block.used
 
     @property
     def handle(self) -> Any:
@@ -256,7 +262,7 @@ class UnifiedMemory(OpenCLMemory):
             device, flags = self.device, self.device.cl.mem_flags
             try:
                 self._native = device.cl.Buffer(
-                    device.context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=self._pages
+                    device.context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=self._pages.storage
                 )
             except device.cl.Error as error:
                 raise device.error(f"make a buffer of {self.byte_length} bytes", error) from error
@@ -272,14 +278,14 @@ class UnifiedMemory(OpenCLMemory):
             self.release_host(dirty=False)
             self._map = self._mapped(wanted)
         # OpenCL 1.2 5.4.2: with CL_MEM_USE_HOST_PTR these pages hold the latest bits once the map is done.
-        return self._pages[: self.byte_length], 0
+        return self._view, 0
 
     def _mapped(self, flags: int) -> Any:
         device = self.device
         device.queue.before_waiting()
         try:
             array, _ = device.cl.enqueue_map_buffer(
-                device.queue.native, self._native, flags, 0, (len(self._pages),), np.uint8
+                device.queue.native, self._native, flags, 0, (self.byte_length,), np.uint8
             )
         except device.cl.Error as error:
             raise device.error(f"map a buffer of {self.byte_length} bytes", error) from error
@@ -298,34 +304,83 @@ class UnifiedMemory(OpenCLMemory):
         return 0
 
     def free(self) -> None:
-        queue = self.device.queue
+        self._end().drop()
+
+    def recycle(self) -> UnifiedBlock | None:
+        block = self._end()
+        if not self._pages.viewed:
+            return block
+        block.drop()
+        return None
+
+    def _end(self) -> UnifiedBlock:
+        # A mapping waited for all work before it; unmapping changes nothing on these pages.
+        worked = self.used if self._map is None else 0
         if self._map is not None:
+            queue = self.device.queue
             try:  # noqa: SIM105  # no global is used here, since the interpreter may be ending
                 self._map.release(queue.native)
             except queue.cl.Error:  # the device is lost, and this is no place to say so
                 pass
-            queue.bury(self.byte_length, self._native, self._pages)
-        elif self.used > queue.done:
-            queue.bury(self.byte_length, self._native, self._pages)
-        self._native = self._map = None
+            queue.enqueued += 1
+            self.used = queue.enqueued
+        block = UnifiedBlock(self, worked)
+        self._native = self._map = self._view = None
+        return block
+
+
+class UnifiedBlock:
+    """Host pages between two allocations, with the OpenCL object that enqueued work may still use.
+
+    The next allocation makes an OpenCL object of its own: until the device needs one, the host then writes
+    without mapping.
+    """
+
+    __slots__ = ("_native", "_queue", "_worked", "capacity", "pages", "used")
+
+    def __init__(self, memory: UnifiedMemory, worked: int) -> None:
+        self._queue: Queue = memory.device.queue
+        self._native = memory._native
+        self._worked = worked
+        self.capacity = memory.capacity
+        self.pages: Pages = memory._pages
+        self.used: int = memory.used
+
+    def ready(self) -> bool:
+        return self._worked <= self._queue.done
+
+    def drop(self) -> None:
+        if self.used > self._queue.done:
+            self._queue.bury(self.capacity, self._native, self.pages)
 
 
 class MirroredMemory(OpenCLMemory):
     """Memory of the device's own, with a mirror on the host made on first need and copied to and fro."""
 
-    __slots__ = ("_mirror", "_upload")
+    __slots__ = ("_mirror", "_upload", "_view")
 
     mirrored = True
 
-    def __init__(self, device: OpenCLDevice, byte_length: int) -> None:
+    def __init__(
+        self, device: OpenCLDevice, byte_length: int, capacity: int = 0, block: MirroredBlock | None = None
+    ) -> None:
         super().__init__(device, byte_length)
-        self._mirror: memoryview | None = None
-        self._upload: Any = None
-        cl = device.cl
+        self.capacity = capacity or byte_length
+        self._view: Any = None
+        if block is None:
+            self._mirror: Pages | None = None
+            self._upload: Any = None
+            self._native = self._allocated()
+        else:
+            self._native, self._mirror, self._upload = block.native, block.mirror, block.upload
+            self.serial, self.used = block.serial, block.used
+
+    def _allocated(self) -> Any:
+        device, cl = self.device, self.device.cl
         try:
-            self._native = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, byte_length)
+            return cl.Buffer(device.context, cl.mem_flags.READ_WRITE, self.capacity)
         except cl.Error as error:
-            raise device.error(f"allocate a buffer of {byte_length} bytes", error) from error
+            raise device.error(f"allocate a buffer of {self.byte_length} bytes", error) from error
 
     @property
     def handle(self) -> Any:
@@ -333,13 +388,15 @@ class MirroredMemory(OpenCLMemory):
 
     def acquire_host(self, *, read: bool, write: bool) -> tuple[memoryview, int]:
         if self._mirror is None:
-            self._mirror = self.device.host_mirror(self.byte_length)
+            self._mirror = self.device.host_mirror(self.capacity)
+        if self._view is None:
+            self._view = self._mirror.view(self.byte_length)
         if self._upload is not None and (read or write):
             self._upload.wait()
             self._upload = None
         if read:
-            self._download(self._mirror)
-        return self._mirror, self.byte_length if read else 0
+            self._download(self._view)
+        return self._view, self.byte_length if read else 0
 
     def _download(self, mirror: memoryview) -> None:
         device = self.device
@@ -354,24 +411,65 @@ class MirroredMemory(OpenCLMemory):
         if not dirty:
             return 0
         device = self.device
+        assert self._mirror is not None
         try:
-            # Not waited for here; the event holds the mirror, and waits where it is dropped.
+            # Not waited for here; the event holds the mirror, and waits where it is dropped. It gets no view,
+            # since it would hold that too.
             self._upload = device.cl.enqueue_copy(
-                device.queue.native, self.enqueue(), self._mirror, is_blocking=False
-            )
+                device.queue.native, self.enqueue(), self._mirror.storage[: self.byte_length],
+                is_blocking=False,
+            )  # fmt: skip
         except device.cl.Error as error:
             raise device.error(f"write a buffer of {self.byte_length} bytes", error) from error
         device.queue.enqueued += 1
         return self.byte_length
 
     def free(self) -> None:
-        queue = self.device.queue
-        if self.used > queue.done:
-            queue.bury(self.byte_length, self._upload, self._native, self._mirror)
+        MirroredBlock(self).drop()
+        self._native = self._mirror = self._upload = self._view = None
+
+    def recycle(self) -> MirroredBlock | None:
+        self._view = None
+        block = MirroredBlock(self)
+        if block.mirror is not None and block.mirror.viewed:
+            # Its bytes stay with whoever looks at them; an upload of them was of the last write.
+            block.leave_mirror()
         self._native = self._mirror = self._upload = None
+        return block
 
 
-def host_pages(device: OpenCLDevice, byte_length: int) -> memoryview:
+class MirroredBlock:
+    """Device memory between two allocations, with its mirror.
+
+    The queue is in order, so the device memory could be used again at once; the mirror, only after its upload.
+    """
+
+    __slots__ = ("_queue", "capacity", "mirror", "native", "serial", "upload", "used")
+
+    def __init__(self, memory: MirroredMemory) -> None:
+        self._queue = memory.device.queue
+        self.capacity = memory.capacity
+        self.native = memory._native
+        self.mirror = memory._mirror
+        self.upload = memory._upload
+        self.serial = memory.serial
+        self.used = memory.used
+
+    def ready(self) -> bool:
+        return self.upload is None or self.used <= self._queue.done
+
+    def leave_mirror(self) -> None:
+        """Keep the mirror only until what was enqueued with it is done."""
+        if self.used > self._queue.done:
+            self._queue.bury(self.capacity, self.upload, self.mirror)
+        self.upload = self.mirror = None
+
+    def drop(self) -> None:
+        if self.used > self._queue.done:
+            self._queue.bury(self.capacity, self.upload, self.native, self.mirror)
+
+
+def host_pages(device: OpenCLDevice, byte_length: int) -> Pages:
     """Return host pages, or raise ResourceExhausted."""
     try:
         return pages(byte_length)
@@ -403,21 +501,35 @@ class OpenCLDevice(Device):
         except self.cl.Error as error:
             raise self.error("open a context and a queue", error) from error
         self._memory = UnifiedMemory if unified else MirroredMemory
+        self.pool.minimum = POOLED if unified else 0
+
+    def __del__(self) -> None:
+        # Memory of ours that enqueued work still uses, buried or pooled, goes with the device: OpenCL does
+        # not wait when a queue is released, and PoCL then writes to memory that is no longer there.
+        queue = getattr(self, "queue", None)
+        if queue is not None and queue.enqueued > queue.done and not self.counters.forked:
+            try:  # noqa: SIM105  # no global is used here, since the interpreter may be ending
+                queue.native.finish()
+            except queue.cl.Error:  # the device is lost
+                pass
 
     def error(self, doing: str, error: Any) -> errors.Error:
         """Return halgpu's error for a pyopencl one."""
         return mapped(self.cl, self.uri, doing, error)
 
     def allocate_memory(self, byte_length: int) -> Memory:
+        return self.pooled_memory(byte_length, byte_length, None)
+
+    def pooled_memory(self, byte_length: int, capacity: int, block: Any) -> Memory:
         with self.lock:
             self.queue.limit_buried()
             try:
-                return self._memory(self, byte_length)
+                return self._memory(self, byte_length, capacity, block)
             except errors.ResourceExhausted:
                 self.finish()  # memory already freed may hang on work not done
-                return self._memory(self, byte_length)
+                return self._memory(self, byte_length, capacity, block)
 
-    def host_mirror(self, byte_length: int) -> memoryview:
+    def host_mirror(self, byte_length: int) -> Pages:
         """Return host memory for transfers, pinned where that pays."""
         if byte_length < PINNED_BYTES:
             return host_pages(self, byte_length)
@@ -431,7 +543,7 @@ class OpenCLDevice(Device):
         except cl.Error as error:
             raise self.error(f"pin {byte_length} bytes of host memory", error) from error
         self.queue.waited()
-        return memoryview(array)  # holds the map, which holds the pinned buffer
+        return Pages(array)  # holds the map, which holds the pinned buffer
 
     def build_kernels(self, program: Program) -> tuple[Kernel, ...]:
         with self.lock:

@@ -1,7 +1,7 @@
 """Device URIs: which device a name means, opened once a process and shared while in use.
 
     uri     = scheme [":" index] ["?" option {"&" option}]        opencl   opencl:1   opencl?unified=0
-    option  = name "=" value
+    option  = name "=" value          pool=0 pool=1 debug=1 everywhere; others are the backend's
 
 A scheme is an entry of ``_BUILT_IN`` or of the entry-point group ``halgpu.devices``; both lead to a
 :class:`Backend`, which is imported when the scheme is asked for and not before.
@@ -31,7 +31,7 @@ class Backend(Protocol):
     """What a scheme stands for: a module, or any object, with these names."""
 
     OPTIONS: Mapping[str, Collection[str]]
-    """Options that a URI may give, each with its possible values."""
+    """Options that a URI may give besides COMMON_OPTIONS, each with its possible values."""
 
     def open_device(self, uri: str, index: int, options: Mapping[str, str]) -> Device:
         """Open device ``index``; NotFound or Unavailable, with the reason, when it cannot be used."""
@@ -46,6 +46,9 @@ _BUILT_IN = {
     "host": "halgpu.devices.host",
     "null": "halgpu.devices.null",
 }
+COMMON_OPTIONS = {"pool": ("0", "1"), "debug": ("0", "1")}
+"""Options that every device has: :meth:`Device.configure`."""
+
 _MISSING = {"cuda": "halgpu has no CUDA backend yet; an NVIDIA GPU works as an OpenCL device"}
 _URI = re.compile(r"(?P<scheme>[a-z][a-z0-9_+.-]*)(?::(?P<index>[0-9]{1,6}))?(?:\?(?P<options>.*))?")
 
@@ -111,15 +114,15 @@ def _nearest(word: str, names: Collection[str]) -> str:
 
 
 def _check_options(uri: Uri, backend: Backend) -> None:
+    options = {**backend.OPTIONS, **COMMON_OPTIONS}
     for name, value in uri.options.items():
-        if name not in backend.OPTIONS:
-            known = ", ".join(backend.OPTIONS) or "none"
+        if name not in options:
             raise InvalidArgument(
-                f"device {uri.scheme!r} has no option {name!r}{_nearest(name, list(backend.OPTIONS))}; "
-                f"there are: {known}"
+                f"device {uri.scheme!r} has no option {name!r}{_nearest(name, list(options))}; "
+                f"there are: {', '.join(options)}"
             )
-        if value not in backend.OPTIONS[name]:
-            allowed = ", ".join(backend.OPTIONS[name])
+        if value not in options[name]:
+            allowed = ", ".join(options[name])
             raise InvalidArgument(f"device option {name!r} must be one of {allowed}; found {value!r}")
 
 
@@ -141,6 +144,7 @@ def open_device(uri: str | Device = DEFAULT_SCHEME) -> Device:
         device = _shared.get(key)
         if device is None or device.unusable is not None:
             device = backend.open_device(key, parsed.index, parsed.options)
+            device.configure(parsed.options)
             _shared[key] = device
         return device
 

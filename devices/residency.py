@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import enum
 import threading
+import weakref
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from halgpu.devices.hostmemory import fill
 from halgpu.errors import FailedPrecondition
@@ -46,6 +47,10 @@ class Counters:
     __slots__ = (
         "_freed", "bytes_allocated", "bytes_down", "bytes_peak", "bytes_up", "dispatches", "forked",
         "live_handles", "lock", "maps",
+    )  # fmt: skip
+
+    REPORTED: ClassVar = (
+        "bytes_allocated", "bytes_peak", "live_handles", "bytes_up", "bytes_down", "maps", "dispatches",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -76,7 +81,7 @@ class Counters:
 class Residency:
     """The state of one allocation, and the transfers that each use of it demands."""
 
-    __slots__ = ("_writable", "counters", "dirty", "fresh", "memory", "view", "writers")
+    __slots__ = ("_writable", "counters", "dirty", "fresh", "lease", "memory", "view", "writers")
 
     def __init__(self, memory: Memory, counters: Counters) -> None:
         self.memory = memory
@@ -88,6 +93,8 @@ class Residency:
         """The host may have written since the device last saw the bytes."""
         self.writers = 0
         """Live mappings whose writable bytes somebody holds: they may write again after the device looked."""
+        self.lease: weakref.ref[Any] | None = None
+        """Of the open windows, if any: while it lives, the state is BOTH (windows.py)."""
         self._writable = False
 
     @property
@@ -112,6 +119,8 @@ class Residency:
         if self.counters.forked:
             raise FailedPrecondition(f"a buffer cannot be used: its device was opened {FORKED}")
         with self.counters.lock:
+            if write and self.lease is not None:
+                self._leave(keep=not discard, on_host=True)
             view = self.view
             if view is None or (write and not self._writable):
                 read = view is None and not (self.fresh or discard)
@@ -134,11 +143,18 @@ class Residency:
 
         ``discard``: the device will overwrite all of them, so that nothing needs to be brought.
         """
+        if self.lease is not None:
+            self._leave(keep=not discard, on_host=False)
         if self.view is not None:
             if discard:
                 self.dirty = False
             self._release(keep=False)
         self.fresh = False
+
+    def _leave(self, *, keep: bool, on_host: bool) -> None:
+        from halgpu.devices.windows import leave  # which imports this
+
+        leave(self, keep=keep, on_host=on_host)
 
     def _release(self, keep: bool) -> None:
         self.counters.bytes_up += self.memory.release_host(dirty=self.dirty)

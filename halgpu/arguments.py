@@ -1,9 +1,11 @@
 """Python values to what the VM passes, and back: checked against the function's signature.
 
 Arrays keep their element type: nothing is converted but byte order and strides. Integers of one width are
-interchangeable (``int32`` and ``uint32`` both pass as ``i32``), ``bool`` passes as ``i1``. Python numbers and
-nested lists have no element type of their own and take the parameter's, exactly: a number that does not fit
-is an OverflowError, one that is not whole is refused for an integer.
+interchangeable: ``int32`` and ``uint32`` both pass for ``i32``, and keep their sign should the program hand
+them back; what is signless reads as signed. ``bool`` passes as ``i1``. Python numbers and nested lists have
+no element type of their own and take the parameter's, exactly: a number that does not fit is an
+OverflowError, one that is not whole is refused for an integer. Views of the device, and pyopencl arrays of
+its context, are passed without a copy.
 
 Each parameter gets one converter when the function is looked up, so that a call does little but copy.
 """
@@ -18,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from halgpu import elements, errors
-from halgpu.buffer_view import BufferView, NDArray, upload
+from halgpu import elements, errors, foreign
+from halgpu.buffer_view import BufferView, NDArray, transfer, upload
 from halgpu.elements import ElementType
 from halgpu.signature import Value
 
@@ -74,6 +76,9 @@ def _tensor_converter(parameter: Value, device: Device) -> Converter:
         elif value is None or _is_ref(value):
             return value
         else:
+            native = foreign.on_device(value, device)
+            if native is not None:
+                return _native_view(parameter, native)
             array = _to_array(parameter, value)
         found = taken.get(array.dtype)
         if found is None:
@@ -109,7 +114,8 @@ def _check_dtype(parameter: Value, array: NDArray) -> ElementType:
         return found
     if not elements.compatible(found, expected) or found.bits != expected.bits:
         raise _mismatch(parameter, array)
-    return expected
+    # As from the command line and .npy files, integers keep their sign: a program may hand them back.
+    return found if found.is_integer and found.dtype != expected.dtype else expected
 
 
 def check_tensor(parameter: Value, shape: tuple[int, ...], element: ElementType) -> None:
@@ -125,9 +131,21 @@ def _check_view(parameter: Value, view: BufferView, device: Device) -> BufferVie
     check_tensor(parameter, view.shape, view.element_type)
     if view.device is device:
         return view.share()
-    array = view.to_numpy()
-    buffer = upload(device, array, view.element_type)
-    return BufferView(buffer, view.shape, view.element_type.code, view.encoding)
+    return transfer(view, device)
+
+
+def _native_view(parameter: Value, native: foreign.Native) -> BufferView:
+    """A view of what lies on the device already; raw bytes take a static parameter's shape."""
+    buffer, shape, element = native
+    expected = parameter.element
+    if element.name == "*8" and parameter.shape is not None and expected is not None:
+        if min(parameter.shape, default=0) < 0:
+            raise errors.InvalidArgument(
+                f"{_expected(parameter)}, found a buffer without a shape: pass a BufferView of it"
+            )
+        shape, element = parameter.shape, expected
+    check_tensor(parameter, shape, element)
+    return BufferView(buffer, shape, element.code if expected is None else expected.code)
 
 
 def _mismatch(parameter: Value, array: NDArray) -> errors.InvalidArgument:
@@ -150,7 +168,7 @@ def _expected(parameter: Value) -> str:
 def _to_array(parameter: Value, value: Any) -> NDArray:
     """An array from what is none: numbers and lists take the parameter's dtype, others keep theirs."""
     try:
-        array = np.asarray(value)
+        array = foreign.to_array(value)
     except errors.Error:
         raise
     except Exception as error:  # whatever a foreign __array__ raises

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from halgpu import elements, errors
+from halgpu import dlpack, elements, errors, foreign
 from halgpu.elements import ElementType
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ class BufferView:
     ``encoding`` an :class:`Encoding`. Bytes stay where they are; nothing is copied until the host asks.
     Several views may share a buffer. Also a context manager that releases it.
 
-    ``numpy.asarray(view)`` copies the elements to a new array, waiting for the device.
+    ``numpy.asarray(view)`` copies the elements to a new array, which is yours. ``numpy.array(view, copy=False)``,
+    ``numpy.from_dlpack(view)`` and :meth:`memoryview` copy nothing that is on the host: they are read-only and
+    keep their elements whatever happens to the buffer. All wait for device work on the elements.
 
     Raises OutOfRange for a view larger than its buffer, InvalidArgument for a negative dimension.
     """
@@ -62,18 +64,24 @@ class BufferView:
         self.encoding = encoding
 
     @classmethod
-    def from_array(cls, array: Any, device: Device | str | None = None) -> BufferView:
-        """Copy an array (or what ``numpy.asarray`` takes) to a device.
+    def from_array(
+        cls, array: Any, device: Device | str | None = None, *, copy: bool | None = None
+    ) -> BufferView:
+        """A view of an array's elements on a device.
 
-        Any strides, byte order and writability; the element type follows the dtype (``int32`` is ``si32``).
-        ``device`` is a Device, a URI or None for the default one. Raises InvalidArgument for a dtype that no
-        program takes.
+        ``array``: numpy, of any strides, byte order and writability; a BufferView; a ``pyopencl`` array or
+        buffer; anything with ``__dlpack__`` (torch, jax, cupy), or that ``numpy.asarray`` takes. The element
+        type follows the dtype (``int32`` is ``si32``). ``device``: a Device, a URI or None for the default.
+
+        ``copy`` None copies all but BufferViews of the device and pyopencl objects of its context; True
+        copies always; False never: host arrays too are used in place, read-only, and must not change while
+        the device may read them. Raises ValueError where False is impossible, with the reason (a device with
+        memory of its own, an array that is not C-contiguous, in native byte order and at a multiple of 64
+        bytes), InvalidArgument for a dtype that no program takes.
         """
         from halgpu.default_device import open_device
 
-        values = np.asarray(array)
-        element = elements.of_dtype(values.dtype)
-        return cls(upload(open_device(device), values, element), values.shape, element)
+        return _from_array(array, open_device(device), copy)
 
     # -- what it is ------------------------------------------------------------------------------------
 
@@ -126,11 +134,21 @@ class BufferView:
 
     # -- to the host -----------------------------------------------------------------------------------
 
-    def to_numpy(self) -> NDArray:
-        """Copy the elements to a new numpy array, waiting for device work on them.
+    def to_numpy(self, *, copy: bool = True) -> NDArray:
+        """The elements as a numpy array, waiting for device work on them.
+
+        With ``copy`` the array is new, writable and yours. Without, it is read-only and over the buffer's
+        bytes on the host, where a device with memory of its own brings them once; it keeps its elements when
+        the buffer is written to or ends, since a buffer that is about to change leaves its bytes to such
+        arrays and goes on with a copy.
 
         Raises FailedPrecondition after release, Unimplemented where numpy has no such dtype or shape.
+        Without ``copy`` also FailedPrecondition while a writable mapping's bytes are in use, and ValueError
+        where the buffer's offset does not suit the dtype.
         """
+        return self._copied() if copy else self._window()
+
+    def _copied(self) -> NDArray:
         dtype = self.element_type.dtype
         data = self.buffer.read()
         if not self.byte_length:
@@ -138,11 +156,79 @@ class BufferView:
         # The copy also aligns what lies at an odd offset.
         return elements.shaped(np.frombuffer(data, np.uint8, self.byte_length).copy().view(dtype), self.shape)
 
+    def _window(self) -> NDArray:
+        from halgpu.devices.windows import open_window
+
+        dtype, buffer = self.element_type.dtype, self.buffer
+        if buffer.offset % (dtype.alignment or 1):
+            raise ValueError(
+                f"a view of {self.type_text} at byte {buffer.offset} of its allocation has no array without a "
+                f"copy: {dtype} wants a multiple of {dtype.alignment}"
+            )
+        array = open_window(buffer)[: self.byte_length].view(dtype)
+        return elements.shaped(array, self.shape)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray:
-        if copy is False:
-            raise ValueError("the elements are on a device: an array of them is always a copy")
-        array = self.to_numpy()
-        return array if dtype is None else array.astype(dtype, copy=False)
+        if copy is not False:
+            array = self._copied()
+            return array if dtype is None else array.astype(dtype, copy=False)
+        if dtype is not None and np.dtype(dtype) != self.dtype:
+            raise ValueError(f"an array of {np.dtype(dtype)} of a view of {self.type_text} needs a copy")
+        return self._window()
+
+    def memoryview(self) -> memoryview:
+        """The elements as a read-only ``memoryview`` of the view's shape, not copied; see :meth:`to_numpy`.
+
+        Element types that Python's buffer protocol has not (bf16, f8, opaque) are unsigned integers and, if
+        there is none of their width, bytes.
+        """
+        # No __buffer__ (PEP 688): numpy prefers it to __array__, so that from Python 3.12 numpy.asarray would
+        # give read-only arrays, of integers for bf16.
+        array = self._window()
+        if array.dtype.kind == "V":
+            size = array.dtype.itemsize
+            array = array.view(f"u{size}") if size in (1, 2, 4, 8) else array[..., None].view(np.uint8)
+        return array.data
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(1, 0), host memory, whatever the device: only the host's bytes are handed out."""
+        return dlpack.CPU
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule over the elements on the host; for ``from_dlpack`` of numpy, torch, jax.
+
+        With ``max_version`` of at least (1, 0) the elements are not copied but marked read-only, unless
+        ``copy`` is true. Older consumers cannot be told so, and get a copy of their own. ``stream`` must be
+        None and ``dl_device`` the host. Raises BufferError for anything else, for element types that DLPack
+        has not (opaque ones, i4), and where ``copy`` is false and only a copy would do.
+        """
+        if stream is not None:
+            raise BufferError(f"DLPack tensors in host memory have no stream; found {stream!r}")
+        if dl_device is not None and tuple(map(int, dl_device)) != dlpack.CPU:
+            raise BufferError(f"halgpu exports host memory, device {dlpack.CPU}; asked for {dl_device}")
+        wants_copy = bool(copy) or dlpack.wants_own_copy(max_version)
+        if wants_copy and copy is False:
+            raise BufferError("only DLPack 1.0 can mark elements as read-only; before that, they are copied")
+        return dlpack.export(self._for_dlpack(copy, wants_copy), self.element_type, max_version)
+
+    def _for_dlpack(self, copy: bool | None, wants_copy: bool) -> NDArray:
+        if self.element_type.is_packed:
+            raise BufferError(f"halgpu exports no {self.element_type} elements, which share bytes")
+        if wants_copy:
+            return self._copied()
+        try:
+            return self._window()
+        except (ValueError, errors.FailedPrecondition) as error:
+            if copy is None and self._buffer is not None:
+                return self._copied()
+            raise BufferError(str(error)) from error
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -179,6 +265,53 @@ def upload(device: Device, array: NDArray, element: ElementType) -> Buffer:
         target = np.frombuffer(buffer.write(discard=True), dtype).reshape(array.shape)
         target[...] = array
     return buffer
+
+
+def _from_array(array: Any, device: Device, copy: bool | None) -> BufferView:
+    if isinstance(array, BufferView):
+        return _from_view(array, device, copy)
+    native = None if copy else foreign.on_device(array, device)
+    if native is not None:
+        return BufferView(*native)
+    try:
+        values = foreign.to_array(array)
+    except errors.Error:
+        raise
+    except Exception as error:  # whatever a foreign object raises
+        raise errors.InvalidArgument(f"a {type(array).__name__} is no array: {error}") from error
+    element = elements.of_dtype(values.dtype)
+    buffer = _in_place(values, device) if copy is False else upload(device, values, element)
+    return BufferView(buffer, values.shape, element)
+
+
+def _from_view(view: BufferView, device: Device, copy: bool | None) -> BufferView:
+    if view.device is device and not copy:
+        return view.share()
+    if copy is False:
+        raise ValueError(f"{view!r} cannot be on {device.uri} without a copy")
+    return transfer(view, device)
+
+
+def transfer(view: BufferView, device: Device) -> BufferView:
+    """A copy of a view on ``device``, which may be its own: with the same bytes, whatever their type."""
+    buffer = device.allocator.allocate(view.byte_length)
+    buffer.copy_from(view.buffer, 0, 0, view.byte_length)
+    return BufferView(buffer, view.shape, view.element_type.code, view.encoding)
+
+
+def _in_place(array: NDArray, device: Device) -> Buffer:
+    from halgpu.devices.imported import import_host
+
+    if not (array.flags.c_contiguous and array.dtype.isnative):
+        raise ValueError("unable to avoid a copy: the array is not C-contiguous and in native byte order")
+    try:
+        return (
+            import_host(device, array.reshape(-1).view(np.uint8))
+            if array.size
+            else device.allocator.allocate(0)
+        )
+    except errors.Incompatible as error:
+        raise ValueError(f"unable to avoid a copy: {error}") from error
 
 
 def _element(element_type: ElementType | str | int) -> ElementType:

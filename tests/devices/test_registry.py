@@ -25,6 +25,8 @@ from halgpu.errors import FailedPrecondition, InvalidArgument, NotFound, Unavail
         (" opencl ", "opencl:0"),
         ("opencl?unified=0", "opencl:0?unified=0"),
         ("opencl:0?unified=1&cache=0", "opencl:0?cache=0&unified=1"),
+        ("host?pool=0", "host:0?pool=0"),
+        ("null?debug=1", "null:0?debug=1"),
     ],
 )
 def test_uris(uri: str, canonical: str) -> None:
@@ -90,10 +92,15 @@ def test_opencl_lists_the_indices_that_exist() -> None:
 @pytest.mark.parametrize(
     ("uri", "words"),
     [
-        ("opencl?unifed=0", r"no option 'unifed' \(did you mean 'unified'\?\); there are: unified, cache"),
+        (
+            "opencl?unifed=0",
+            r"no option 'unifed' \(did you mean 'unified'\?\); there are: unified, cache, pool, debug",
+        ),
         ("opencl?unified=2", "must be one of 0, 1; found '2'"),
         ("opencl?unified", "must be one of 0, 1; found ''"),
-        ("host?unified=0", "there are: none"),
+        ("host?unified=0", "there are: pool, debug"),
+        ("opencl?pool=2", "'pool' must be one of 0, 1; found '2'"),
+        ("null?debug=yes", "'debug' must be one of 0, 1; found 'yes'"),
     ],
 )
 def test_options_are_checked(uri: str, words: str) -> None:

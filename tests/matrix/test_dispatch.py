@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from halgpu.devices import (
+    BindingLayout,
     Buffer,
     BufferUsage,
     Device,
     Kernel,
+    KernelLayout,
     MemoryAccess,
     MemoryType,
+    Program,
     open_device,
 )
 from halgpu.errors import FailedPrecondition, InvalidArgument, OutOfRange, PermissionDenied
@@ -265,3 +268,77 @@ def test_a_read_only_buffer_can_be_read_by_a_kernel(device: Device, kernels: Ker
     out = device.allocator.allocate(16)
     kernels["copy_bytes"].dispatch(1, [16], [(buffer, 0, 16), (out, 0, 16)])
     assert bytes(out.read()) == bytes(buffer.read())
+
+
+# -- offsets -------------------------------------------------------------------------------------------
+
+TYPES = {"char": np.int8, "float": np.float32, "double": np.float64}
+# A packed structure may lie anywhere: a plain double must not lie at 4 or 68 on many GPUs.
+NEGATE = """
+typedef struct {{ ulong offsets[2]; uint constants[1]; }} negate_arguments;
+typedef struct __attribute__((packed)) {{ {type} value; }} element;
+__kernel void negate(__global uchar* a, __global uchar* b, negate_arguments arguments) {{
+  size_t i = get_global_id(0);
+  if (i < arguments.constants[0])
+    ((__global element*)(b + arguments.offsets[1]))[i].value =
+        -((__global element*)(a + arguments.offsets[0]))[i].value;
+}}
+"""
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("offset", [4, 64, 68, 128])
+@pytest.mark.parametrize("through", ["binding", "subspan", "subspan of a subspan"])
+def test_bindings_at_offsets(device: Device, name: str, offset: int, through: str) -> None:
+    """Also at offsets that no sub-buffer could have."""
+    dtype = np.dtype(TYPES[name])
+
+    def negate(workgroups: tuple[int, ...], constants: tuple[int, ...], bindings: list[memoryview]) -> None:
+        a, b = (np.frombuffer(view, dtype, constants[0]) for view in bindings)
+        b[:] = -a
+
+    (language,) = device.capabilities.languages
+    layout = KernelLayout("negate", 1, (BindingLayout("read"), BindingLayout("write")), (4, 1, 1))
+    extensions = ("cl_khr_fp64",) if name == "double" and language == "opencl-c" else ()
+    program = Program(
+        language, NEGATE.format(type=name), (layout,), extensions=extensions, callables=(negate,)
+    )
+    (kernel,) = device.build(program)
+    values = np.arange(1, 18).astype(dtype)
+    size = values.nbytes
+    source, target = (device.allocator.allocate(offset + size + 32) for _ in range(2))
+    for buffer in (source, target):
+        buffer.fill(0, None, b"\x5a")
+    source.update(values, offset)
+    if through == "binding":
+        bindings = [(buffer, offset, size) for buffer in (source, target)]
+    elif through == "subspan":
+        bindings = [(buffer.subspan(offset), 0, size) for buffer in (source, target)]
+    else:
+        bindings = [(buffer.subspan(offset - 3).subspan(3, size), 0, size) for buffer in (source, target)]
+    kernel.dispatch(5, [17], bindings)
+    expected = np.full(offset + size + 32, 0x5A, np.uint8)
+    expected[offset : offset + size] = (-values).view(np.uint8)
+    np.testing.assert_array_equal(np.frombuffer(target.read(), np.uint8), expected)
+
+
+def test_a_host_array_held_after_release_keeps_its_bytes(device: Device, kernels: Kernels) -> None:
+    """A mapped array that outlives mapping, buffer and allocator: never a fault, never another's bytes."""
+    for size in (64, 100_000):
+        buffer = device.allocator.allocate(size)
+        mapping = buffer.map(MemoryAccess.READ | MemoryAccess.WRITE)
+        held = np.frombuffer(mapping.contents, np.int32)
+        held[:] = 5
+        kernels["scale"].dispatch(size // 16, (size // 4, 3), [(buffer, 0, size)])
+        held = np.frombuffer(mapping.contents, np.int32)
+        assert (held == 15).all()
+        mapping.unmap()
+        buffer.release()
+        for _ in range(4):
+            with device.allocator.allocate(size) as other:
+                other.fill(0, None, b"\xee")
+                other.write(discard=True)[:] = b"\xff" * size
+        device.wait_idle()
+        assert (held == 15).all()
+        held[:] = 7
+        assert held.sum() == 7 * held.size

@@ -13,24 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halgpu.devices import Device, Kernel, MemoryAccess
+from halgpu.devices import Allocator, Device, Kernel, MemoryAccess
 from halgpu.devices.memory import Memory
 
 Kernels = dict[str, Kernel]
 
 
-def watch_frees(monkeypatch: pytest.MonkeyPatch, device: Device) -> list[int]:
-    """Return a list that grows by the serial of each allocation of the device that is freed."""
-    with device.allocator.allocate(4) as buffer:
-        assert buffer.root is not None
-        kind: type[Memory] = type(buffer.root.memory)
-    real, freed = kind.free, []
+def watch_frees(monkeypatch: pytest.MonkeyPatch, device: Device) -> list[Memory]:
+    """Return a list that grows by each allocation whose memory goes back to the device or its pool."""
+    real, freed = Allocator.reclaim, []
+    gc.collect()
 
-    def free(memory: Memory) -> None:
-        freed.append(memory.serial)
-        real(memory)
+    def reclaim(allocator: Allocator, memory: Memory, byte_length: int) -> None:
+        if allocator.device is device:
+            freed.append(memory)
+        real(allocator, memory, byte_length)
 
-    monkeypatch.setattr(kind, "free", free)
+    monkeypatch.setattr(Allocator, "reclaim", reclaim)
     return freed
 
 
