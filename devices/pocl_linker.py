@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,8 +49,8 @@ def prepare() -> str | None:
     return None
 
 
-def _exists(patterns: Iterable[str], find: Callable[[str], list[str]] = glob) -> bool:
-    return any(map(find, patterns))
+def _exists(patterns: Iterable[str]) -> bool:
+    return any(map(glob, patterns))
 
 
 def _bundled() -> str | None:

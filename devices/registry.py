@@ -9,7 +9,6 @@ A scheme is an entry of ``_BUILT_IN`` or of the entry-point group ``halgpu.devic
 
 from __future__ import annotations
 
-import difflib
 import re
 import threading
 import weakref
@@ -19,7 +18,7 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from halgpu.devices.base import Device, DeviceInfo
-from halgpu.errors import Error, InvalidArgument, NotFound, Unavailable
+from halgpu.errors import Error, InvalidArgument, NotFound, Unavailable, nearest
 
 __all__ = ["Backend", "DeviceInfo", "list_devices", "open_device", "parse_uri", "schemes"]
 
@@ -99,18 +98,11 @@ def _backend(scheme: str) -> Backend:
         return cast(Backend, import_module(_BUILT_IN[scheme]))
     point = _plugins().get(scheme)
     if point is None:
-        raise NotFound(
-            f"no device {scheme!r}{_nearest(scheme, schemes())}; there are: {', '.join(schemes())}"
-        )
+        raise NotFound(f"no device {scheme!r}{nearest(scheme, schemes())}; there are: {', '.join(schemes())}")
     try:
         return cast(Backend, point.load())
     except Exception as error:  # whatever a foreign package raises, the device cannot be used
         raise Unavailable(f"device plugin {scheme!r} ({point.value}) does not load: {error}") from error
-
-
-def _nearest(word: str, names: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, names, 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _check_options(uri: Uri, backend: Backend) -> None:
@@ -118,7 +110,7 @@ def _check_options(uri: Uri, backend: Backend) -> None:
     for name, value in uri.options.items():
         if name not in options:
             raise InvalidArgument(
-                f"device {uri.scheme!r} has no option {name!r}{_nearest(name, list(options))}; "
+                f"device {uri.scheme!r} has no option {name!r}{nearest(name, list(options))}; "
                 f"there are: {', '.join(options)}"
             )
         if value not in options[name]:

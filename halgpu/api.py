@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from halgpu import arguments as conversion
 from halgpu import errors, lost_constants, signature, vm
 from halgpu.default_device import open_device
-from halgpu.text import counted, located, nearest
+from halgpu.errors import nearest
+from halgpu.text import counted, located
 from halgpu.vm.support import NullReference
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ This module is a leaf: ``halgpu.vm`` and ``halgpu.devices`` import it, and it im
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -180,3 +181,11 @@ BY_CODE: dict[int, type[Error]] = {cls.code: cls for cls in Error.__subclasses__
 def from_code(code: int, message: str) -> Error:
     """Return a new error for IREE status ``code``; an unknown code gives :class:`Unknown`."""
     return BY_CODE.get(code, Unknown)(message)
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """A hint " (did you mean 'x'?)" with the name most like ``word``, or nothing."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(names), 1)
+    return f" (did you mean '{near[0]}'?)" if near else ""

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from halgpu import errors
-
-
-def nearest(word: str, names: Iterable[str]) -> str:
-    """A hint " (did you mean 'x'?)" with the name most like ``word``, or nothing."""
-    import difflib
-
-    near = difflib.get_close_matches(word, list(names), 1)
-    return f" (did you mean '{near[0]}'?)" if near else ""
 
 
 def counted(count: int, noun: str) -> str:

@@ -81,7 +81,7 @@ def _run(words: list[str]) -> int:
 
 def _unknown(command: str) -> Exception:
     from halgpu import errors
-    from halgpu.text import nearest
+    from halgpu.errors import nearest
 
     return errors.InvalidArgument(
         f"there is no command '{command}'{nearest(command, COMMANDS)}; there are: {', '.join(COMMANDS)}"

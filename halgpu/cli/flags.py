@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from halgpu import errors
-from halgpu.text import nearest
+from halgpu.errors import nearest
 
 
 class Parser(argparse.ArgumentParser):

@@ -20,8 +20,9 @@ from halgpu import elements, errors
 from halgpu.buffer_view import NDArray
 from halgpu.cli import npy
 from halgpu.elements import ElementType
+from halgpu.errors import nearest
 from halgpu.signature import Value
-from halgpu.text import counted, nearest
+from halgpu.text import counted
 
 NULLS = ("(null)", "(ignored)")
 FLOATS = ("f16", "f32", "f64", "bf16")

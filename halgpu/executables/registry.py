@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from halgpu import errors
-from halgpu.text import nearest
+from halgpu.errors import nearest
 
 if TYPE_CHECKING:
     from halgpu.devices.base import Device
