@@ -128,10 +128,10 @@ def test_many_mistakes_at_once() -> None:
 
 
 def test_what_is_no_program_at_all() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(errors.InvalidArgument, match=r"a\.vmasm: at least 80 more mistakes$"):
         assemble("vm.module @m\nvm.func @f() -> () {\n" + "some text\n" * 200_000, "a.vmasm")
-    assert time.monotonic() - started < 3
+    assert time.process_time() - started < 3
 
 
 def refused(text: str) -> str | None:
@@ -162,14 +162,14 @@ def test_damaged_text_is_refused_or_read(data: st.DataObject, stock_module: Call
         lines[number] = line[:at] + data.draw(st.sampled_from(PIECES)) + line[at + cut :]
         if data.draw(st.booleans()):
             lines.insert(number, data.draw(st.sampled_from(lines)))
-    started = time.monotonic()
+    started = time.process_time()
     message = refused("\n".join(lines))
     assert message is None or re.match(r"<text>:(\d+:\d+)?", message), message
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_long_lines_take_no_long_time() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     for text in (
         "(" * 100_000,
         '"' * 100_001,
@@ -185,7 +185,7 @@ def test_long_lines_take_no_long_time() -> None:
                 assemble(BODY.format(line))
     arguments = ", ".join(f"%r{n}: !vm.ref<?>" for n in range(16000))
     assemble(HEAD + f"vm.func @f({arguments}) -> () {{\n  vm.return\n}}\n")
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_registers_are_read() -> None:

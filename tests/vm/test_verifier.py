@@ -340,10 +340,10 @@ def test_functions_that_share_code_do_not_multiply_work(
         slot12=structs("iiIhhhh", [(0, len(code), 0, 0, 1, 1, 0)] * count),
         slot14=code,
     )
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(errors.InvalidArgument, match="functions do not share code to that extent"):
         check(data)
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 # Mutations of real modules.
