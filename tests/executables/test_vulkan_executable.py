@@ -198,7 +198,7 @@ def test_translation_is_fast() -> None:
     data = s.data()
     times = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         translate_words(data, 2)
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     assert min(times) < 0.25
