@@ -35,6 +35,9 @@ def read_matrix(path: Path = MATRIX, chosen: str | None = None) -> list[dict[str
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "computes: of what kernels compute, so not for a device that does not")
+    config.addinivalue_line(
+        "markers", "plain: of exact offsets and counts, so with no debug allocator's guards"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -43,8 +46,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         entries = read_matrix(chosen=os.environ.get("HALGPU_MATRIX"))
         if metafunc.definition.get_closest_marker("computes"):
             entries = [entry for entry in entries if entry.get("computes", True)]
+        if metafunc.definition.get_closest_marker("plain"):
+            entries = [{**entry, "uri": without_guards(entry["uri"])} for entry in entries]
         names = [entry["name"] for entry in entries]
         metafunc.parametrize("matrix_entry", entries, ids=names, scope="session")
+
+
+def without_guards(uri: str) -> str:
+    """The URI itself or, where the environment asks for the debug allocator, that of a device without it."""
+    if os.environ.get("HALGPU_DEBUG_ALLOCATOR") != "1":
+        return uri
+    return f"{uri}{'&' if '?' in uri else '?'}debug=0"
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,7 @@ def double(kernels: Kernels, buffer: Buffer) -> None:
 # -- allocation ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("size", [0, 1, 3, 64, 4095, 4096, 65536, 1_000_001])
 def test_any_size(device: Device, size: int) -> None:
     before = device.statistics
@@ -100,6 +101,7 @@ def test_a_new_device_counts_from_zero() -> None:
 # -- ranges --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.plain
 def test_subspans_of_subspans_share_bytes(device: Device, kernels: Kernels) -> None:
     root = numbered(device, 100)
     span = root.subspan(20, 60).subspan(10, 8)
@@ -389,6 +391,7 @@ def test_release_ends_a_life_early(device: Device) -> None:
             use() if use.__name__ != "subspan" else use(0)
 
 
+@pytest.mark.plain
 def test_views_keep_their_memory_after_the_end(device: Device, kernels: Kernels) -> None:
     views = []
     for _ in range(8):

@@ -191,6 +191,7 @@ def test_constants_are_checked(
     refused(kernels["scale"], kind, word, constants=constants, bindings=[(data, 0, 16)])
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize(
     ("binding", "kind", "word"),
     [
@@ -236,6 +237,7 @@ def test_the_number_of_bindings_is_checked(device: Device, kernels: Kernels) -> 
         )  # fmt: skip
 
 
+@pytest.mark.plain
 @pytest.mark.computes
 def test_the_alignment_counts_from_the_allocation(device: Device, kernels: Kernels) -> None:
     root = filled(device, np.ones(16, np.int32))
@@ -336,6 +338,7 @@ def test_bindings_at_offsets(device: Device, name: str, offset: int, through: st
     np.testing.assert_array_equal(np.frombuffer(target.read(), np.uint8), expected)
 
 
+@pytest.mark.plain
 @pytest.mark.computes
 def test_a_host_array_held_after_release_keeps_its_bytes(device: Device, kernels: Kernels) -> None:
     """A mapped array that outlives mapping, buffer and allocator: never a fault, never another's bytes."""

@@ -12,7 +12,7 @@ from halgpu.devices.windows import open_window
 
 @pytest.fixture
 def null() -> Device:
-    return open_device("null")
+    return open_device("null?debug=0")
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ def scale(kernels: Kernels, buffer: Buffer, factor: int = 2, count: int = 16) ->
     kernels["scale"].dispatch(count // 4, [count, factor], [(buffer, 0, 4 * count)])
 
 
+@pytest.mark.plain
 @pytest.mark.computes
 def test_a_kernel_that_writes_leaves_the_window_alone(device: Device, kernels: Kernels) -> None:
     buffer = upload(device, np.arange(16, dtype=np.int32))
@@ -47,6 +48,7 @@ def test_a_kernel_that_writes_leaves_the_window_alone(device: Device, kernels: K
     assert device.statistics.bytes_allocated == before.bytes_allocated
 
 
+@pytest.mark.plain
 @pytest.mark.computes
 def test_a_kernel_that_reads_costs_nothing(device: Device, kernels: Kernels) -> None:
     a, b = upload(device, np.arange(16, dtype=np.float32)), upload(device, np.ones(16, np.float32))
