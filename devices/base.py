@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from halgpu.devices import dispatch
 from halgpu.devices.buffer import Allocator, Buffer, Mapping, Root
+from halgpu.devices.forks import FORKED, keep_forever
 from halgpu.devices.memory import Block, BufferUsage, Memory, MemoryAccess, MemoryType
 from halgpu.devices.pool import DEFAULT_LIMIT, Pool
-from halgpu.devices.residency import FORKED, Counters
+from halgpu.devices.residency import Counters
 from halgpu.errors import FailedPrecondition, Incompatible, InvalidArgument
 
 if TYPE_CHECKING:
@@ -330,6 +331,8 @@ class Device(ABC):
 
     def wait_idle(self) -> None:
         """Wait for all work enqueued so far; raises what failed in it."""
+        if self.counters.forked:
+            self.require_usable()
         with self.lock:
             self.finish()
         if self.ledger is not None:
@@ -425,11 +428,12 @@ _opened: weakref.WeakSet[Device] = weakref.WeakSet()
 
 
 def _disable_in_child() -> None:
-    # A forked child shares the parent's queues and has none of the driver's threads: every use would hang.
-    for device in _opened:
+    for device in list(_opened):
+        keep_forever(device)
         device.unusable = f"it was opened {FORKED}"
         device.counters.forked = True
         device.lock = device.counters.lock = threading.RLock()
+        device.pool.abandon()
 
 
 def _stop_other_threads() -> None:

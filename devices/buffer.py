@@ -13,6 +13,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from halgpu.devices.forks import keep_forever
 from halgpu.devices.memory import BufferUsage, MemoryAccess, MemoryType
 from halgpu.devices.residency import Residency, State
 from halgpu.errors import (
@@ -34,9 +35,6 @@ DEFAULT_USAGE = BufferUsage.TRANSFER | BufferUsage.DISPATCH_STORAGE | BufferUsag
 DEFAULT_TYPE = MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE
 
 R = TypeVar("R", bound="Root")
-
-_abandoned: list[Memory] = []
-"""Memory of devices that a parent process opened: it ends with this process."""
 
 # What a buffer may be used for, worked out once from its access, usage and memory type.
 HOST_READ, HOST_WRITE, KERNEL_READ, KERNEL_WRITE, SOURCE, TARGET = (1 << bit for bit in range(6))
@@ -331,6 +329,7 @@ class Mapping:
     def flush(self) -> None:
         """Bring what the host wrote to the device now; device work does so anyway."""
         root = self._live()
+        root.require_same_process()
         with root.counters.lock:
             root.device_reads()
 
@@ -438,8 +437,7 @@ class Allocator:
         device = self.device
         device.counters.freed(byte_length)
         if device.counters.forked:
-            # The driver's locks are as its threads held them in the parent; to free may wait forever.
-            _abandoned.append(memory)
+            keep_forever(memory)
             return
         pool = device.pool
         if not pool.minimum <= memory.capacity <= pool.limit or device.unusable is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from halgpu.devices.buffer import DEFAULT_TYPE, DEFAULT_USAGE, Allocator, Buffer, Root, flat, rights_of
+from halgpu.devices.forks import keep_forever
 from halgpu.devices.host import HostDevice, HostMemory
 from halgpu.devices.hostmemory import Pages
 from halgpu.devices.memory import Memory, MemoryAccess
@@ -36,7 +37,10 @@ class Imports(Allocator):
     def reclaim(self, memory: Memory, byte_length: int) -> None:
         """Drop the memory, which was counted as 0 bytes."""
         self.device.counters.freed(0)
-        memory.free()
+        if self.device.counters.forked:
+            keep_forever(memory)
+        else:
+            memory.free()
 
 
 _imports: weakref.WeakKeyDictionary[Device, weakref.ref[Imports]] = weakref.WeakKeyDictionary()

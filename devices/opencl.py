@@ -16,6 +16,7 @@ import numpy as np
 from halgpu import errors
 from halgpu.devices import pocl_linker
 from halgpu.devices.base import Capabilities, Device, DeviceInfo, Kernel, KernelLayout, Program
+from halgpu.devices.forks import require_same_process
 from halgpu.devices.hostmemory import POOLED, Pages, padded, pages
 from halgpu.devices.memory import Memory
 from halgpu.devices.opencl_programs import OpenCLKernel, build_program, check_kernel
@@ -55,6 +56,7 @@ def load_pyopencl() -> Any:
 
 def find_devices(cl: Any) -> list[Any]:
     """Return all pyopencl devices, GPUs first; Unavailable, with what to do, when there is none."""
+    require_same_process("OpenCL")
     try:
         found = [device for platform in cl.get_platforms() for device in _devices_of(cl, platform)]
     except cl.Error as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from halgpu import errors
 from halgpu.devices import cache
 from halgpu.devices.base import Kernel, KernelLayout, Program
+from halgpu.devices.forks import keep_forever
 from halgpu.devices.memory import Memory
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ class OpenCLKernel(Kernel):
         self._pack = struct.Struct(f"={len(layout.bindings)}Q{layout.constants}I{padding}x").pack
         if not layout.parameter_bytes:
             self._parameters = ()
+
+    def __del__(self) -> None:
+        native = getattr(self, "_native", None)  # not there when __init__ raised
+        if native is not None and self.device.counters.forked:
+            keep_forever(native)
 
     def launch(
         self, workgroups: tuple[int, int, int], constants: tuple[int, ...], memories: list[Memory],

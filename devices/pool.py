@@ -19,6 +19,8 @@ import threading
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
+from halgpu.devices.forks import keep_forever
+
 if TYPE_CHECKING:
     from halgpu.devices.memory import Block
 
@@ -112,6 +114,12 @@ class Pool:
             block.drop()
         self._settle()
         return before - after
+
+    def abandon(self) -> None:
+        """Go on empty in a forked child; what the parent pooled is never dropped there."""
+        keep_forever((self._classes, self._returned))
+        self._classes, self._returned, self.bytes_pooled = OrderedDict(), deque(), 0
+        self._lock = threading.Lock()  # another thread of the parent may hold the other
 
     def _settle(self) -> None:
         # The lock is only tried: this may interrupt its holder, who settles what is left on the way out. A

@@ -9,6 +9,7 @@ A scheme is an entry of ``_BUILT_IN`` or of the entry-point group ``halgpu.devic
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import weakref
@@ -53,6 +54,16 @@ _URI = re.compile(r"(?P<scheme>[a-z][a-z0-9_+.-]*)(?::(?P<index>[0-9]{1,6}))?(?:
 
 _lock = threading.Lock()
 _shared: weakref.WeakValueDictionary[str, Device] = weakref.WeakValueDictionary()
+
+
+def _unlock_in_child() -> None:
+    # Another thread of the parent may have been opening a device; it is not there to let go.
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,12 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from halgpu.devices.forks import FORKED
 from halgpu.devices.hostmemory import fill
 from halgpu.errors import FailedPrecondition
 
 if TYPE_CHECKING:
     from halgpu.devices.memory import Memory
-
-FORKED = "before this process was forked; open it in the child, or use spawn"
 
 
 class State(enum.Enum):
@@ -116,8 +115,7 @@ class Residency:
         return view
 
     def _acquire(self, write: bool, discard: bool) -> memoryview:
-        if self.counters.forked:
-            raise FailedPrecondition(f"a buffer cannot be used: its device was opened {FORKED}")
+        self.require_same_process()
         with self.counters.lock:
             if write and self.lease is not None:
                 self._leave(keep=not discard, on_host=True)
@@ -131,6 +129,11 @@ class Residency:
             if write:
                 self.dirty = True
             return view
+
+    def require_same_process(self) -> None:
+        """Raise FailedPrecondition in a process that was forked from the one that allocated."""
+        if self.counters.forked:
+            raise FailedPrecondition(f"a buffer cannot be used: its device was opened {FORKED}")
 
     def device_reads(self) -> None:
         """Make the device's bytes valid. Under the device's lock."""
@@ -168,6 +171,7 @@ class Residency:
 
     def fill(self, offset: int, length: int, pattern: bytes) -> None:
         """Fill bytes on the side that has the newest ones."""
+        self.require_same_process()
         with self.counters.lock:
             if self.dirty or offset % len(pattern):
                 # Also where the device could not: OpenCL 1.2 5.2.2 wants the offset aligned to the pattern.
@@ -178,6 +182,7 @@ class Residency:
 
     def copy_from(self, source: Residency, source_offset: int, offset: int, length: int) -> None:
         """Copy bytes from an allocation of the same device on the side that has the newest ones."""
+        self.require_same_process()
         with self.counters.lock:
             if source.dirty and self.view is not None:
                 data = source.host()[source_offset : source_offset + length]

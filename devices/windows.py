@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from halgpu.devices.buffer import HOST_READ, Buffer
-from halgpu.devices.residency import FORKED
 from halgpu.errors import FailedPrecondition
 
 if TYPE_CHECKING:
@@ -66,8 +65,7 @@ def open_window(buffer: Buffer) -> np.ndarray[Any, np.dtype[np.uint8]]:
     if not buffer.byte_length:
         return _empty()
     root.host()
-    if root.counters.forked:
-        raise FailedPrecondition(f"a buffer cannot be used: its device was opened {FORKED}")
+    root.require_same_process()
     with root.counters.lock:
         if root.writers:
             raise FailedPrecondition(

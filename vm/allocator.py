@@ -9,7 +9,9 @@ through :meth:`Allocator.free`. The split is that of ``iree_allocator_free`` and
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -82,13 +84,18 @@ class HostAllocator(Allocator):
     """
 
     def __init__(self) -> None:
-        # Re-entrant: a garbage collection inside a counter update may free another buffer of this allocator.
-        self._lock = threading.RLock()
+        self.unlock()
+        _allocators.add(self)
         self._live_handles = 0
         self._live_bytes = 0
         self._peak_bytes = 0
         self._allocations = 0
         self._frees = 0
+
+    def unlock(self) -> None:
+        """Start with a new lock: in a forked child, where the thread that may hold the old one is not."""
+        # Re-entrant: a garbage collection inside a counter update may free another buffer of this allocator.
+        self._lock = threading.RLock()
 
     @property
     def statistics(self) -> AllocatorStatistics:
@@ -187,6 +194,15 @@ def _large(byte_length: int, alignment: int) -> memoryview:
     view: memoryview = raw.data
     return view[start : start + byte_length]
 
+
+def _unlock_in_child() -> None:
+    for allocator in list(_allocators):
+        allocator.unlock()
+
+
+_allocators: weakref.WeakSet[HostAllocator] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_in_child)
 
 _LARGE = 1 << 15
 NULL_ALLOCATOR = NullAllocator()

@@ -33,11 +33,30 @@ def read_matrix(path: Path = MATRIX, chosen: str | None = None) -> list[dict[str
     return [entries[name] for name in names]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "computes: of what kernels compute, so not for a device that does not")
+    config.addinivalue_line(
+        "markers", "plain: of exact offsets and counts, so with no debug allocator's guards"
+    )
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test runs on every device, or on every one whose kernels compute (test_null.py has what the other does)."""
     if "matrix_entry" in metafunc.fixturenames:
         entries = read_matrix(chosen=os.environ.get("HALGPU_MATRIX"))
+        if metafunc.definition.get_closest_marker("computes"):
+            entries = [entry for entry in entries if entry.get("computes", True)]
+        if metafunc.definition.get_closest_marker("plain"):
+            entries = [{**entry, "uri": without_guards(entry["uri"])} for entry in entries]
         names = [entry["name"] for entry in entries]
         metafunc.parametrize("matrix_entry", entries, ids=names, scope="session")
+
+
+def without_guards(uri: str) -> str:
+    """The URI itself or, where the environment asks for the debug allocator, that of a device without it."""
+    if os.environ.get("HALGPU_DEBUG_ALLOCATOR") != "1":
+        return uri
+    return f"{uri}{'&' if '?' in uri else '?'}debug=0"
 
 
 @pytest.fixture(scope="session")
@@ -141,6 +160,11 @@ KERNELS: dict[str, tuple[str, Callable[..., None], KernelLayout]] = {
 }  # fmt: skip
 
 
+def language_of(device: Device) -> str:
+    """A kernel language that the device takes: its own, or any."""
+    return next(iter(device.capabilities.languages), "opencl-c")
+
+
 def program(language: str, names: list[str]) -> Program:
     """Return the named kernels as a program for a device that takes `language`."""
     sources, functions, layouts = zip(*(KERNELS[name] for name in names), strict=True)
@@ -151,8 +175,7 @@ def program(language: str, names: list[str]) -> Program:
 
 @cache
 def build_all(device: Device) -> dict[str, Kernel]:
-    (language,) = device.capabilities.languages
-    return dict(zip(KERNELS, device.build(program(language, [*KERNELS])), strict=True))
+    return dict(zip(KERNELS, device.build(program(language_of(device), [*KERNELS])), strict=True))
 
 
 @pytest.fixture(scope="session")

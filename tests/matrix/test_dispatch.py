@@ -30,6 +30,7 @@ def filled(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
     return buffer
 
 
+@pytest.mark.computes
 def test_add_gives_numpys_result_and_really_ran(device: Device, kernels: Kernels) -> None:
     a = np.random.default_rng(1).normal(size=1000).astype(np.float32)
     b = np.random.default_rng(2).normal(size=1000).astype(np.float32)
@@ -41,6 +42,7 @@ def test_add_gives_numpys_result_and_really_ran(device: Device, kernels: Kernels
     assert device.statistics.dispatches == before + 1
 
 
+@pytest.mark.computes
 def test_dispatches_run_in_order(device: Device, kernels: Kernels) -> None:
     data = filled(device, np.arange(64, dtype=np.int32))
     for factor in (3, -1, 5, -7):
@@ -48,6 +50,7 @@ def test_dispatches_run_in_order(device: Device, kernels: Kernels) -> None:
     np.testing.assert_array_equal(np.frombuffer(data.read(), np.int32), np.arange(64) * 105)
 
 
+@pytest.mark.computes
 def test_dispatches_without_reading_between_see_host_writes(device: Device, kernels: Kernels) -> None:
     data = filled(device, np.ones(4, np.int32))
     for value in (1, 2, 3):
@@ -56,6 +59,7 @@ def test_dispatches_without_reading_between_see_host_writes(device: Device, kern
     assert np.frombuffer(data.read(), np.int32)[0] == (((1 + 1) * 10 + 2) * 10 + 3) * 10
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("value", [-1, 2**32 - 1, np.int32(-1), np.uint32(2**32 - 1), np.int8(-1)])
 def test_constants_are_32_bits_of_either_sign(device: Device, kernels: Kernels, value: int) -> None:
     data = filled(device, np.array([5], np.int32))
@@ -63,6 +67,7 @@ def test_constants_are_32_bits_of_either_sign(device: Device, kernels: Kernels, 
     assert np.frombuffer(data.read(), np.int32)[0] == -5
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("workgroups", [2, (2,), (2, 1), (2, 1, 1), [2, 1, 1], np.int64(2)])
 def test_workgroups_are_one_to_three_counts(device: Device, kernels: Kernels, workgroups: Any) -> None:
     data = filled(device, np.ones(16, np.int32))
@@ -70,6 +75,7 @@ def test_workgroups_are_one_to_three_counts(device: Device, kernels: Kernels, wo
     assert list(np.frombuffer(data.read(), np.int32)) == [2] * 8 + [1] * 8
 
 
+@pytest.mark.computes
 def test_three_dimensions_and_local_ids(device: Device, kernels: Kernels) -> None:
     out = device.allocator.allocate(4 * 6 * 6 * 2)
     kernels["grid"].dispatch((3, 2, 2), bindings=[(out, 0, out.byte_length)])
@@ -92,6 +98,7 @@ def test_a_grid_with_a_zero_runs_nothing(device: Device, kernels: Kernels, workg
     assert device.statistics == before
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("start", [0, 1, 3, 4, 64, 65, 68, 128, 1000])
 def test_bindings_at_any_byte_offset(device: Device, kernels: Kernels, start: int) -> None:
     source = filled(device, np.arange(2048, dtype=np.uint16).view(np.uint8))
@@ -104,6 +111,7 @@ def test_bindings_at_any_byte_offset(device: Device, kernels: Kernels, start: in
     np.testing.assert_array_equal(np.frombuffer(target.read(), np.uint8), expected)
 
 
+@pytest.mark.computes
 def test_floats_at_offset_68_of_a_subspan(device: Device, kernels: Kernels) -> None:
     root = filled(device, np.arange(256, dtype=np.float32))
     span = root.subspan(64).subspan(4)
@@ -113,6 +121,7 @@ def test_floats_at_offset_68_of_a_subspan(device: Device, kernels: Kernels) -> N
     np.testing.assert_array_equal(np.frombuffer(out.read()[60:], np.float32), expected)
 
 
+@pytest.mark.computes
 def test_one_buffer_bound_to_read_and_to_write(device: Device, kernels: Kernels) -> None:
     data = filled(device, np.arange(32, dtype=np.float32))
     kernels["add"].dispatch(1, [16], [(data, 0, 64), (data, 64, 64), (data, 0, 64)])
@@ -121,6 +130,7 @@ def test_one_buffer_bound_to_read_and_to_write(device: Device, kernels: Kernels)
     np.testing.assert_array_equal(np.frombuffer(data.read(), np.float32), expected)
 
 
+@pytest.mark.computes
 def test_a_kernel_of_many_buffers_in_turn(device: Device, kernels: Kernels) -> None:
     buffers = [filled(device, np.full(4, index, np.int32)) for index in range(20)]
     for _ in range(3):
@@ -181,6 +191,7 @@ def test_constants_are_checked(
     refused(kernels["scale"], kind, word, constants=constants, bindings=[(data, 0, 16)])
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize(
     ("binding", "kind", "word"),
     [
@@ -210,6 +221,7 @@ def test_bindings_are_checked(
     refused(kernels["add"], kind, word, constants=[1], bindings=[(good, 0, 4), (good, 0, 4), binding])
 
 
+@pytest.mark.computes
 def test_offsets_and_lengths_may_be_numpys(device: Device, kernels: Kernels) -> None:
     data = filled(device, np.arange(4, dtype=np.int32))
     kernels["scale"].dispatch(1, (1, 5), [(data, np.int64(8), np.uint8(4))])
@@ -225,6 +237,8 @@ def test_the_number_of_bindings_is_checked(device: Device, kernels: Kernels) -> 
         )  # fmt: skip
 
 
+@pytest.mark.plain
+@pytest.mark.computes
 def test_the_alignment_counts_from_the_allocation(device: Device, kernels: Kernels) -> None:
     root = filled(device, np.ones(16, np.int32))
     word = "starts at byte 6 of its allocation"
@@ -242,8 +256,8 @@ def test_a_released_buffer_is_refused(device: Device, kernels: Kernels) -> None:
 
 
 def test_a_buffer_of_another_device_is_refused(device: Device, kernels: Kernels) -> None:
-    foreign = open_device("null").allocator.allocate(16)
-    word = f"binding 0 is on null:0; the kernel runs on {device.uri}"
+    foreign = open_device("null?pool=0").allocator.allocate(16)
+    word = f"binding 0 is on null:0?pool=0; the kernel runs on {device.uri}"
     refused(kernels["scale"], InvalidArgument, word, constants=(1, 2), bindings=[(foreign, 0, 4)])
 
 
@@ -263,6 +277,7 @@ def test_memory_that_the_kernel_may_not_write_is_refused(
         refused(kernels["scale"], PermissionDenied, word, constants=(1, 2), bindings=[(buffer, 0, 4)])
 
 
+@pytest.mark.computes
 def test_a_read_only_buffer_can_be_read_by_a_kernel(device: Device, kernels: Kernels) -> None:
     buffer = device.allocator.allocate(16, access=MemoryAccess.READ)
     out = device.allocator.allocate(16)
@@ -286,6 +301,7 @@ __kernel void negate(__global uchar* a, __global uchar* b, negate_arguments argu
 """
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("offset", [4, 64, 68, 128])
 @pytest.mark.parametrize("through", ["binding", "subspan", "subspan of a subspan"])
@@ -322,6 +338,8 @@ def test_bindings_at_offsets(device: Device, name: str, offset: int, through: st
     np.testing.assert_array_equal(np.frombuffer(target.read(), np.uint8), expected)
 
 
+@pytest.mark.plain
+@pytest.mark.computes
 def test_a_host_array_held_after_release_keeps_its_bytes(device: Device, kernels: Kernels) -> None:
     """A mapped array that outlives mapping, buffer and allocator: never a fault, never another's bytes."""
     for size in (64, 100_000):

@@ -86,7 +86,7 @@ def test_threads_that_work_and_a_thread_that_collects(device: Device, kernels: K
                 buffer.update(data)
                 kernels["scale"].dispatch(4, (16, 3), [(buffer, 0, 64)])
                 found = np.frombuffer(buffer.read(), np.int32)
-                if not np.array_equal(found, data * 3):
+                if not np.array_equal(found, data * (1 if device.capabilities.kind == "null" else 3)):
                     wrong.append((number, turn, found))
         except Exception as error:
             wrong.append(error)
@@ -119,7 +119,7 @@ def leaked(device: Device, kernels: Kernels, turns: int, keep: list[Any] | None)
         buffer.write(discard=True)[:] = b"\1\0\0\0" * (1 << 18)
         kernels["scale"].dispatch(1, (1, 2), [(buffer, 0, 4)])
         with buffer.map(MemoryAccess.READ) as mapping:
-            assert mapping.contents[0] == 2
+            assert mapping.contents[0] == (1 if device.capabilities.kind == "null" else 2)
         if keep is not None:
             keep.append(buffer)
 
@@ -176,7 +176,7 @@ layout = KernelLayout("scale", 1, (BindingLayout(),), (1, 1, 1))
 source = '''typedef struct { ulong offsets[1]; uint constants[1]; } arguments_t;
 __kernel void scale(__global uchar* data, arguments_t arguments) {
   *(__global int*)(data + arguments.offsets[0]) *= (int)arguments.constants[0]; }'''
-language, = device.capabilities.languages
+language = next(iter(device.capabilities.languages), "any")
 kernel, = device.build(Program(language, source, (layout,), callables=(lambda *arguments: None,) * (language == "python")))
 buffers = [device.allocator.allocate(1 << 16) for _ in range(20)]
 for buffer in buffers:
@@ -215,14 +215,14 @@ elif mode == "fork":
     from halgpu.errors import FailedPrecondition
     if not child:
         seen = 0
-        for use in (lambda: device.allocator.allocate(4), lambda: kernel.dispatch(1, [3], [(buffers[0], 0, 4)]),
+        for use in (lambda: device.allocator.allocate(4), device.wait_idle, lambda: buffers[6].fill(0, 4, b"1234"), lambda: kernel.dispatch(1, [3], [(buffers[0], 0, 4)]),
                     lambda: device.build(None), lambda: open_device(uri).wait_idle() or 1 / 0, lambda: buffers[5].write()):
             try:
                 use()
             except (FailedPrecondition, ZeroDivisionError) as error:
                 seen += "fork" in str(error)
         os._exit(seen)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) >= 3
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) >= 5
 """
 
 

@@ -43,6 +43,7 @@ def test_names_choose_devices(conftest: ModuleType) -> None:
 def test_the_matrix_has_the_reference_and_both_kinds_of_memory(conftest: ModuleType) -> None:
     entries = conftest.read_matrix()
     assert "host" in {entry["kind"] for entry in entries}
+    assert {"host", "null", "cpu"} <= {entry["kind"] for entry in entries}
     assert {entry["unified"] for entry in entries} == {True, False}
 
 
@@ -55,5 +56,5 @@ def test_a_device_says_what_it_is(device: Device) -> None:
     assert able.max_workgroup_invocations >= 64
     assert able.max_allocation >= 1 << 20
     assert able.max_parameter_bytes >= 256
-    assert len(able.languages) == 1
+    assert len(able.languages) == (able.kind != "null")  # which takes any
     assert able.name in repr(device)
