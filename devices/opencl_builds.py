@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from halgpu import errors
@@ -56,19 +57,50 @@ def _side_by_side(
 
 
 def _natives(device: OpenCLDevice, programs: Sequence[tuple[int, Program]]) -> Iterator[Any]:
-    # OpenCL 1.2 A.2: all API calls but clSetKernelArg are thread-safe. PyOpenCL lets go of the GIL while it builds.
-    # PoCL, the driver for `one_program`, builds one program a context at a time.
-    threads = 1 if device.quirks.one_program else min(len(programs), THREADS, os.cpu_count() or 1)
     build = partial(build_program, device)
-    if threads < 2:
-        yield from (_counted(device, build(program)) for _, program in programs)
-        return
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="halgpu-build")
+    sources = [program for _, program in programs]
+    # OpenCL 1.2 A.2: all API calls but clSetKernelArg are thread-safe. PyOpenCL lets go of the GIL while it builds.
+    threads = 1 if device.quirks.serial_builds else min(len(programs), THREADS, os.cpu_count() or 1)
+    for built in map(build, sources) if threads < 2 else _in_threads(threads, build, sources):
+        yield _counted(device, built)
+
+
+def _in_threads(
+    count: int, build: Callable[[Program], Built], programs: Sequence[Program]
+) -> Iterator[Built]:
+    # No ThreadPoolExecutor: it refuses work as soon as the interpreter begins to end, and a daemon thread may load
+    # a program then. The threads here end before the device's lock is free, which the end of the process waits for.
+    waiting = deque(enumerate(programs))
+    results: dict[int, Built | BaseException] = {}
+
+    def work() -> None:
+        while waiting:
+            with suppress(IndexError):  # another thread took the last one
+                index, program = waiting.popleft()
+                try:
+                    results[index] = build(program)
+                except BaseException as error:  # raised again below, in the order of the programs
+                    results[index] = error
+                    waiting.clear()
+
+    threads = [Thread(target=work, name="halgpu-build", daemon=True) for _ in range(count - 1)]
+    started = list(filter(_start, threads))
+    work()
+    for thread in started:
+        thread.join()
+    for index in range(len(programs)):
+        result = results[index]
+        if isinstance(result, BaseException):
+            raise result
+        yield result
+
+
+def _start(thread: Thread) -> bool:
     try:
-        for built in pool.map(build, (program for _, program in programs)):
-            yield _counted(device, built)
-    finally:
-        pool.shutdown(cancel_futures=True)
+        thread.start()
+    except RuntimeError:  # the interpreter is ending, or there are too many threads
+        return False
+    return True
 
 
 def _counted(device: OpenCLDevice, built: Built) -> Any:
