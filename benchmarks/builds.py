@@ -7,6 +7,7 @@ the first start with empty kernel caches, then the best of several second starts
 each of the program's executables by itself, as a straightforward runtime does. Seconds:
 
     load        halgpu.load(): the kernels are built, so that a call needs no compiler's front end
+    load cpu    the processor time of that, which says more on a busy machine
     first call  the first call to its end; PoCL makes a kernel's machine code at its first launch
 
 A start also imports halgpu and opens the device, which does not depend on the program.
@@ -84,9 +85,9 @@ def start(path: Path, alone: bool) -> None:
         opencl_builds._groups = lambda programs: []
     imported = time.perf_counter()
     device = halgpu.open_device("opencl")
-    opened = time.perf_counter()
+    opened, before = time.perf_counter(), time.process_time()
     module = halgpu.load(path, device)
-    loaded = time.perf_counter()
+    loaded, after = time.perf_counter(), time.process_time()
     x = np.linspace(-1, 1, ROWS * WIDTHS[0], dtype=np.float32).reshape(ROWS, -1)
     found = np.asarray(module.main(x))
     called = time.perf_counter()
@@ -94,7 +95,7 @@ def start(path: Path, alone: bool) -> None:
     assert device.statistics.dispatches == KERNELS, device.statistics
     print(json.dumps({
         "device": device.capabilities.driver, "import": imported - began, "open": opened - imported,
-        "load": loaded - opened, "first_call": called - loaded,
+        "load": loaded - opened, "load_cpu": after - before, "first_call": called - loaded,
         "programs": device.statistics.programs_compiled + device.statistics.programs_cached,
     }))  # fmt: skip
 
