@@ -71,7 +71,9 @@ class Statistics:
     ``bytes_up`` and ``bytes_down`` count bytes copied to and from the device; ``maps`` how often the host was
     given an allocation's bytes (not when it still had them); ``live_handles`` allocations alive.
     ``bytes_allocated`` counts what was asked for by those; freed memory that is kept for later ones is
-    ``bytes_pooled``.
+    ``bytes_pooled``. ``programs_compiled`` counts what drivers were given as source (some look it up in a cache
+    of their own), ``programs_cached`` what came from halgpu's cache; a driver's program may hold the kernels of
+    many :class:`Program`.
     """
 
     bytes_allocated: int
@@ -81,6 +83,8 @@ class Statistics:
     bytes_down: int
     maps: int
     dispatches: int
+    programs_compiled: int
+    programs_cached: int
     bytes_pooled: int = 0
 
 
@@ -138,6 +142,9 @@ class Program:
     ``language`` is one of the device's :attr:`Capabilities.languages`; ``extensions`` the device extensions
     that the source needs by name (OpenCL: ``cl_khr_fp64``), checked before building. A program in language
     ``"python"`` has ``callables``, one a layout, and its source is for people only (see host.py).
+
+    ``names``, if given, are all identifiers that the source defines at file scope; it can then be compiled as
+    a part of a larger source.
     """
 
     language: str
@@ -146,6 +153,7 @@ class Program:
     options: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     callables: tuple[Callable[..., None], ...] = ()
+    names: frozenset[str] = frozenset()
 
 
 Binding = tuple[Buffer, int, int]
@@ -325,9 +333,21 @@ class Device(ABC):
         Raises Incompatible for a language, extension or limit that the device lacks, InvalidArgument (with
         numbered source, options and log) when the source does not build or disagrees with its layouts.
         """
+        return self.build_all([program])[0]
+
+    def build_all(self, programs: Sequence[Program]) -> Sequence[tuple[Kernel, ...]]:
+        """Build several programs, each as :meth:`build` does, together where that is quicker.
+
+        When some fail, raises the first one's error.
+        """
+        for program in programs:
+            self.check(program)
+        return self.build_programs(programs)
+
+    def check(self, program: Program) -> None:
+        """Raise what :meth:`build` would raise without compiling: for its language, extensions and layouts."""
         self.require_usable()
         check_program(self, program)
-        return self.build_kernels(program)
 
     def wait_idle(self) -> None:
         """Wait for all work enqueued so far; raises what failed in it."""
@@ -375,6 +395,10 @@ class Device(ABC):
     @abstractmethod
     def build_kernels(self, program: Program) -> tuple[Kernel, ...]:
         """Build a program whose language, extensions and layouts the device takes."""
+
+    def build_programs(self, programs: Sequence[Program]) -> Sequence[tuple[Kernel, ...]]:
+        """Build several such programs. Overridden where that is quicker than one after the other."""
+        return [self.build_kernels(program) for program in programs]
 
     @abstractmethod
     def finish(self) -> None:

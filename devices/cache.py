@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 _DIGEST = 32
+_ENTRY = re.compile(r"[0-9a-f]{64}")
+_UNFINISHED = ".new-"
 
 
 def enabled() -> bool:
@@ -48,7 +51,10 @@ def load(name: str) -> bytes | None:
     if not enabled():
         return None
     try:
-        data = (folder() / name).read_bytes()
+        path = folder() / name
+        if not path.is_file():  # reading another thing, such as a pipe, might never end
+            return None
+        data = path.read_bytes()
     except (OSError, RuntimeError):
         return None
     digest, body = data[:_DIGEST], data[_DIGEST:]
@@ -65,8 +71,35 @@ def store(name: str, body: bytes) -> None:
         _replace(place / name, hashlib.sha256(body).digest() + body)
 
 
+def entries() -> list[Path]:
+    """Return the files of the cache, those that a process that ended left unfinished too; never a foreign file.
+
+    Raises OSError for a folder that cannot be read, but not for one that does not exist.
+    """
+    try:
+        found = sorted(folder().iterdir())
+    except FileNotFoundError:
+        return []
+    return [path for path in found if _is_ours(path.name) and path.is_file() and not path.is_symlink()]
+
+
+def _is_ours(name: str) -> bool:
+    return bool(_ENTRY.fullmatch(name)) or name.startswith(_UNFINISHED)
+
+
+def clear() -> tuple[int, int]:
+    """Remove the files of :func:`entries`; returns how many there were and their bytes. Raises OSError."""
+    count = byte_length = 0
+    for path in entries():
+        with suppress(FileNotFoundError):  # another process was quicker
+            size = path.stat().st_size
+            path.unlink()
+            count, byte_length = count + 1, byte_length + size
+    return count, byte_length
+
+
 def _replace(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -8,18 +8,18 @@ them the driver decides (quirks.py).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from halgpu import errors
-from halgpu.devices import pocl_linker
-from halgpu.devices.base import Capabilities, Device, DeviceInfo, Kernel, KernelLayout, Program
+from halgpu.devices import driver_folders, pocl_linker
+from halgpu.devices.base import Capabilities, Device, DeviceInfo, Kernel, Program
 from halgpu.devices.forks import require_same_process
 from halgpu.devices.hostmemory import POOLED, Pages, padded, pages
 from halgpu.devices.memory import Memory
-from halgpu.devices.opencl_programs import OpenCLKernel, build_program, check_kernel
+from halgpu.devices.opencl_builds import build_all
 from halgpu.devices.quirks import Quirks, opencl_quirks
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ PINNED_BYTES = 64 << 10
 
 def load_pyopencl() -> Any:
     """Return the pyopencl module; Unavailable, with what to install, when it cannot be imported."""
+    driver_folders.prepare()
     try:
         import pyopencl
     except Exception as error:  # also what a broken OpenCL loader raises
@@ -490,12 +491,12 @@ class OpenCLDevice(Device):
     def __init__(self, uri: str, native: cl.Device, options: Mapping[str, str]) -> None:
         self.cl = load_pyopencl()
         self.native = native
-        quirks = _quirks(native)
-        obstacle = _obstacle(quirks)
+        self.quirks = _quirks(native)
+        obstacle = _obstacle(self.quirks)
         if obstacle:
             raise errors.Unavailable(f"{uri} cannot be used: {obstacle}")
         unified = options["unified"] == "1" if "unified" in options else is_unified(self.cl, native)
-        self.keeps_builds = options["cache"] == "1" if "cache" in options else not quirks.caches_builds
+        self.keeps_builds = options["cache"] == "1" if "cache" in options else not self.quirks.caches_builds
         super().__init__(uri, capabilities_of(self.cl, native, unified))
         try:
             self.context = self.cl.Context([native])
@@ -548,20 +549,11 @@ class OpenCLDevice(Device):
         return Pages(array)  # holds the map, which holds the pinned buffer
 
     def build_kernels(self, program: Program) -> tuple[Kernel, ...]:
-        with self.lock:
-            native = build_program(self, program)
-            return tuple(self._kernel(native, layout) for layout in program.layouts)
+        return self.build_programs([program])[0]
 
-    def _kernel(self, program: Any, layout: KernelLayout) -> OpenCLKernel:
-        try:
-            native = self.cl.Kernel(program, layout.name)
-        except self.cl.Error as error:
-            names = program.get_info(self.cl.program_info.KERNEL_NAMES).replace(";", ", ")
-            raise errors.InvalidArgument(
-                f"the program has no kernel {layout.name!r}; it has: {names or 'none'}"
-            ) from error
-        check_kernel(self, layout, native)
-        return OpenCLKernel(self, layout, native)
+    def build_programs(self, programs: Sequence[Program]) -> Sequence[tuple[Kernel, ...]]:
+        with self.lock:
+            return build_all(self, programs)
 
     def finish(self) -> None:
         self.queue.finish()

@@ -6,8 +6,9 @@ Part of the ``opencl`` backend (opencl.py), which imports pyopencl and hands it 
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halgpu import errors
 from halgpu.devices import cache
@@ -122,17 +123,26 @@ def _check_arguments(device: OpenCLDevice, layout: KernelLayout, native: Any) ->
             )
 
 
-def build_program(device: OpenCLDevice, program: Program) -> Any:
-    """Return the built native program, from the cache if it is there."""
+class Built(NamedTuple):
+    """A built native program, and whether it came from halgpu's cache."""
+
+    native: Any
+    cached: bool
+
+
+def build_program(device: OpenCLDevice, program: Program) -> Built:
+    """Return the built program, from the cache if it is there. May run in several threads at once."""
     options = build_options(program)
-    if not device.keeps_builds:
-        return compile_source(device, program, options)
+    if not (device.keeps_builds and cache.enabled()):
+        return Built(compile_source(device, program, options), False)
     name = cache.key(_identity(device, program, options))
     native = _from_binary(device, cache.load(name), options)
-    if native is None:
-        native = compile_source(device, program, options)
+    if native is not None:
+        return Built(native, True)
+    native = compile_source(device, program, options)
+    with suppress(device.cl.Error):  # a driver need not have binaries
         cache.store(name, native.get_info(device.cl.program_info.BINARIES)[0])
-    return native
+    return Built(native, False)
 
 
 def build_options(program: Program) -> str:

@@ -45,11 +45,12 @@ class Counters:
 
     __slots__ = (
         "_freed", "bytes_allocated", "bytes_down", "bytes_peak", "bytes_up", "dispatches", "forked",
-        "live_handles", "lock", "maps",
+        "live_handles", "lock", "maps", "programs_cached", "programs_compiled",
     )  # fmt: skip
 
     REPORTED: ClassVar = (
         "bytes_allocated", "bytes_peak", "live_handles", "bytes_up", "bytes_down", "maps", "dispatches",
+        "programs_compiled", "programs_cached",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -57,6 +58,7 @@ class Counters:
         self.forked = False
         self.bytes_allocated = self.bytes_peak = self.live_handles = 0
         self.bytes_up = self.bytes_down = self.maps = self.dispatches = 0
+        self.programs_compiled = self.programs_cached = 0
         self._freed: deque[int] = deque()
 
     def allocated(self, byte_length: int) -> None:

@@ -261,7 +261,7 @@ def _link(programs: Sequence[vm.BytecodeModule], device: Device) -> vm.Context:
         _check_dependencies(program, {*PROVIDED, *(other.name for other in programs[:index])})
     loader = HalLoader(device)
     try:
-        return vm.Context([HalInline(device), loader, *programs])
+        context = vm.Context([HalInline(device), loader, *programs])
     except NullReference as error:
         lost_constants.explain(error, programs)
         raise
@@ -272,6 +272,12 @@ def _link(programs: Sequence[vm.BytecodeModule], device: Device) -> vm.Context:
         raise errors.Unavailable(
             f"{located(error)}: it offers {', '.join(loader.asked)}; {_remedy(device)}", frames=error.frames
         ) from error
+    try:
+        loader.build()
+    except BaseException:
+        context.close()
+        raise
+    return context
 
 
 def _remedy(device: Device) -> str:

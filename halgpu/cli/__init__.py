@@ -13,6 +13,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "run": "run a function of a compiled program, as iree-run-module does",
     "devices": "list the devices that can be used, and why others cannot",
+    "cache": "say where built kernels are kept, or remove them",
     "dis": "print the code of a program, as iree-dump-module does",
     "asm": "make a program of such text",
     "verify": "check programs without running them",

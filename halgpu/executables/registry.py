@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from halgpu import errors
 from halgpu.errors import nearest
+from halgpu.executables.base import Builds
 
 if TYPE_CHECKING:
     from halgpu.devices.base import Device
@@ -66,8 +67,14 @@ def compiler_flag(formats: Sequence[str]) -> str:
     return f"--iree-hal-target-device={_TARGETS[formats[0]]}"
 
 
-def load(device: Device, format: str, data: memoryview, constants: tuple[int, ...] = ()) -> Executable:
-    """Load an executable of ``format`` on ``device``.
+def load(
+    device: Device,
+    format: str,
+    data: memoryview,
+    constants: tuple[int, ...] = (),
+    builds: Builds | None = None,
+) -> Executable:
+    """Load an executable of ``format`` on ``device``. Its kernels are built with ``builds``, if given, else now.
 
     Raises Incompatible when the format does not run there, saying which do, and what the loader raises.
     """
@@ -75,4 +82,8 @@ def load(device: Device, format: str, data: memoryview, constants: tuple[int, ..
         raise errors.Incompatible(
             f"executables of format '{format}' do not run on {device.uri}: {remedy(device)}"
         )
-    return get(format).load(device, data, constants)
+    together = builds if builds is not None else Builds(device)
+    executable = get(format).load(device, data, constants, together)
+    if builds is None:
+        together.finish()
+    return executable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from halgpu import errors
 from halgpu.devices.buffer import Buffer as HalBuffer
 from halgpu.executables import registry
-from halgpu.executables.base import Executable
+from halgpu.executables.base import Builds, Executable
 from halgpu.modules.refs import Ref, text, vm_buffer, wrong_ref
 from halgpu.storage import Storage
 from halgpu.vm.buffer import Buffer as VmBuffer
@@ -36,6 +36,7 @@ class HalLoader(NativeModule):
         super().__init__()
         self.device = device
         self.asked: list[str] = []
+        self._builds = Builds(device)
         # Keyed by the objects: rodata buffers live as long as the program and hash by identity.
         self._functions: dict[tuple[Executable, VmBuffer], int] = {}
         self._rodata: dict[VmBuffer, HalBuffer] = {}
@@ -44,6 +45,10 @@ class HalLoader(NativeModule):
         """Drop what was kept for the program's calls."""
         self._functions.clear()
         self._rodata.clear()
+
+    def build(self) -> None:
+        """Build the kernels of all executables loaded so far; else the first dispatch does."""
+        self._builds.finish()
 
     @export("executable.query_support", "0r_i")
     def executable_query_support(self, executable_format: Ref) -> int:
@@ -64,7 +69,7 @@ class HalLoader(NativeModule):
                     f"executable constants are 4 bytes each, found {constants.byte_length} bytes of them"
                 )
             values = tuple(constants.read_view().cast("I"))
-        return registry.load(self.device, name, vm_buffer(data).read_view(), values)
+        return registry.load(self.device, name, vm_buffer(data).read_view(), values, self._builds)
 
     @export("executable.lookup.function", "0rr_I")
     def executable_lookup_function(self, executable: Ref, name: Ref) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,71 @@ def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("HALGPU_CACHE_DIR", str(tmp_path / "file" / "cache"))
     cache.store("entry", b"x")
     assert cache.load("entry") is None
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "dangling link"])
+def test_what_is_no_file_is_a_miss(folder: Path, kind: str) -> None:
+    cache.store("other", b"x")
+    path = folder / "entry"
+    {
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "dangling link": lambda: path.symlink_to("nothing"),
+    }[kind]()
+    assert cache.load("entry") is None
+    cache.store("entry", b"new")
+    assert cache.load("entry") == (None if kind == "folder" else b"new")
+    assert sorted(path.name for path in folder.iterdir()) == ["entry", "other"]
+
+
+def test_every_flipped_byte_is_a_miss(folder: Path) -> None:
+    cache.store("entry", b"0123456789")
+    path = folder / "entry"
+    data = path.read_bytes()
+    for index in range(len(data)):
+        path.write_bytes(data[:index] + bytes([data[index] ^ 0x40]) + data[index + 1 :])
+        assert cache.load("entry") is None
+
+
+DENIED = """
+import os, sys
+from pathlib import Path
+from halgpu.devices import cache
+place = Path(sys.argv[1])
+os.chmod(place, 0o755)
+cache.store("entry", b"x")
+os.chmod(place / "entry", 0o000)
+os.chmod(place, 0o555)
+if os.geteuid() == 0:  # nothing is denied to root
+    os.seteuid(65534)
+for mode in ("entry is unreadable, folder is read-only", "folder is closed"):
+    try:
+        (place / "entry").read_bytes()
+    except PermissionError:
+        pass
+    else:
+        sys.exit(f"{mode}: not so")
+    assert cache.load("entry") is None
+    cache.store("entry", b"y")
+    cache.store("new", b"y")
+    assert cache.load("new") is None
+    os.seteuid(os.getuid())
+    assert sorted(os.listdir(place)) == ["entry"]
+    os.chmod(place, 0o000)
+    if os.getuid() == 0:
+        os.seteuid(65534)
+os.seteuid(os.getuid())
+os.chmod(place, 0o755)
+"""
+
+
+def test_a_cache_without_permissions() -> None:
+    with tempfile.TemporaryDirectory() as place:  # not below tmp_path, which others may not enter
+        done = subprocess.run(
+            [sys.executable, "-c", DENIED, place], env={**os.environ, "HALGPU_CACHE_DIR": place},
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_failed_write_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

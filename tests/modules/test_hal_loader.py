@@ -82,7 +82,7 @@ def test_load_passes_format_data_and_constants_on(rig, monkeypatch):
     constants = Buffer.module_storage(memoryview(np.array([1, 2**32 - 1], np.uint32).tobytes()), None)
     assert rig.loader.executable_load(text("f"), text("data"), constants) is rig.executable
     rig.loader.executable_load(text("f"), text("data"), None)
-    assert [(device, name, bytes(data), values) for device, name, data, values in seen] == [
+    assert [(device, name, bytes(data), values) for device, name, data, values, _ in seen] == [
         (rig.device, "f", b"data", (1, 2**32 - 1)), (rig.device, "f", b"data", ()),
     ]  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halgpu.executables.base import Executable
+from halgpu.executables.base import Builds, Executable
 
 from .executable_def import read
 from .translate import Target, translate
@@ -23,12 +23,15 @@ class VulkanSpirvLoader:
         languages = device.capabilities.languages
         return not languages or "opencl-c" in languages
 
-    def load(self, device: Device, data: memoryview, constants: tuple[int, ...] = ()) -> Executable:
-        """Translate the executable to OpenCL C and build it; see :class:`~halgpu.executables.base.Loader`."""
-        executable = read(data.cast("B") if data.format != "B" else data)
-        program = translate(executable, target_of(device), constants)
-        kernels = device.build(program)
-        return Executable(self.format, kernels, [pipeline.name for pipeline in executable.pipelines])
+    def load(
+        self, device: Device, data: memoryview, constants: tuple[int, ...], builds: Builds
+    ) -> Executable:
+        """Translate the executable to OpenCL C, to be built; see :class:`~halgpu.executables.base.Loader`."""
+        definition = read(data.cast("B") if data.format != "B" else data)
+        program = translate(definition, target_of(device), constants)
+        executable = Executable(self.format, builds, [pipeline.name for pipeline in definition.pipelines])
+        builds.add(executable, program)
+        return executable
 
 
 def target_of(device: Device) -> Target:

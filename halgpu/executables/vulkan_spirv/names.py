@@ -55,6 +55,11 @@ class Names:
     def __contains__(self, name: str) -> bool:
         return name in self._taken or (self._outer is not None and name in self._outer)
 
+    @property
+    def given(self) -> frozenset[str]:
+        """The identifiers given out so far, without those of the outer set."""
+        return frozenset(self._taken)
+
     def unique(self, text: str, fallback: str = "name") -> str:
         """A valid identifier like ``text`` that was not given out before."""
         base = sanitize(text, fallback)

@@ -89,6 +89,7 @@ def translate(
         layouts=tuple(layouts),
         options=("-cl-fp32-correctly-rounded-divide-sqrt",) if target.exact_division else (),
         extensions=tuple(source.extensions),
+        names=source.names.given,
     )
 
 
