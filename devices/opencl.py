@@ -18,6 +18,7 @@ from halgpu.devices import pocl_linker
 from halgpu.devices.base import Capabilities, Device, DeviceInfo, Kernel, KernelLayout, Program
 from halgpu.devices.hostmemory import POOLED, Pages, padded, pages
 from halgpu.devices.memory import Memory
+from halgpu.devices.opencl_checked import CheckedKernel, MeasuringKernel
 from halgpu.devices.opencl_programs import OpenCLKernel, build_program, check_kernel
 from halgpu.devices.quirks import Quirks, opencl_quirks
 
@@ -378,7 +379,8 @@ class MirroredMemory(OpenCLMemory):
     def _allocated(self) -> Any:
         device, cl = self.device, self.device.cl
         try:
-            return cl.Buffer(device.context, cl.mem_flags.READ_WRITE, self.capacity)
+            # Whole words: stock kernels keep elements of 8 bits in them, and the last may be partly used.
+            return cl.Buffer(device.context, cl.mem_flags.READ_WRITE, -(-self.capacity // 4) * 4)
         except cl.Error as error:
             raise device.error(f"allocate a buffer of {self.byte_length} bytes", error) from error
 
@@ -559,7 +561,9 @@ class OpenCLDevice(Device):
                 f"the program has no kernel {layout.name!r}; it has: {names or 'none'}"
             ) from error
         check_kernel(self, layout, native)
-        return OpenCLKernel(self, layout, native)
+        if layout.checks is not None:
+            return CheckedKernel(self, layout, native)
+        return (MeasuringKernel if layout.lengths else OpenCLKernel)(self, layout, native)
 
     def finish(self) -> None:
         self.queue.finish()

@@ -32,10 +32,10 @@ class OpenCLKernel(Kernel):
         # PyOpenCL's public set_arg takes 13 us for bytes, since it tries every other kind first; what its
         # own generated code calls takes 0.3 us.
         self._set_bytes = getattr(native, "_set_arg_buf", native.set_arg)
-        self._serials = [0] * len(layout.bindings)
+        self._serials = [0] * layout.pointers
         self._parameters: tuple[int, ...] | None = None
-        padding = layout.parameter_bytes - 8 * len(layout.bindings) - 4 * layout.constants
-        self._pack = struct.Struct(f"={len(layout.bindings)}Q{layout.constants}I{padding}x").pack
+        padding = layout.parameter_bytes - 8 * layout.parameter_longs - 4 * layout.constants
+        self._pack = struct.Struct(f"={layout.parameter_longs}Q{layout.constants}I{padding}x").pack
         if not layout.parameter_bytes:
             self._parameters = ()
 
@@ -73,7 +73,7 @@ class OpenCLKernel(Kernel):
 def check_kernel(device: OpenCLDevice, layout: KernelLayout, native: Any) -> None:
     """Raise unless the compiled kernel takes what the layout says and fits the device."""
     info = device.cl.kernel_work_group_info
-    expected = len(layout.bindings) + bool(layout.parameter_bytes)
+    expected = layout.pointers + bool(layout.parameter_bytes)
     if native.num_args != expected:
         raise errors.InvalidArgument(
             f"kernel {layout.name!r} takes {native.num_args} arguments; its layout has {len(layout.bindings)} "
@@ -107,7 +107,7 @@ def _check_arguments(device: OpenCLDevice, layout: KernelLayout, native: Any) ->
     except device.cl.Error:  # a program made from a binary may not have kept them
         return
     for index, space in enumerate(found):
-        binding = index < len(layout.bindings)
+        binding = index < layout.pointers
         allowed = (spaces.GLOBAL, spaces.CONSTANT) if binding else (spaces.PRIVATE,)
         if space not in allowed:
             raise errors.InvalidArgument(

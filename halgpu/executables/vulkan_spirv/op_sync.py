@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import ctypes
+from . import checked, ctypes
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import Expr, Pointer
@@ -80,6 +80,8 @@ def _address(e: Emitter, instruction: Instruction, pointer: Pointer, name: str) 
         index = scaled_index(place.offset, place.terms, size)
         if index is None:
             e.fail(instruction, f"its address is no multiple of {size} bytes")
+        if e.kernel.recorder is not None:
+            index = checked.index(e, instruction, place, pointer.type, size)
         text = f"&{e.kernel.view(place.binding)}[{index.text}]"
         return f"(volatile __global {name} *){text}", index, "__global"
     if isinstance(place, VariablePlace) and place.root.space == "__local" and place.component is None:
@@ -117,7 +119,8 @@ def _finish(
     pointer: Pointer,
     semantics: int,
 ) -> None:
-    """Emit an atomic: a statement, or a variable for its result if that is used."""
+    """Emit an atomic: a statement, or a variable for its result if that is used. The first name is its address."""
+    text = checked.guarded(e, names[0], type_, text)
     if semantics & _RELEASE:
         _fence(e, semantics)
     if instruction.result and e.uses[instruction.result]:
@@ -187,7 +190,8 @@ def load(e: Emitter, instruction: Instruction, type_: ty.Type) -> None:
     pointer = _prepare(e, instruction, type_, instruction.operands[0])
     address, index, _ = _address(e, instruction, pointer, e.source.type(type_))
     semantics = _number(e, instruction, instruction.operands[2])
-    e.define(instruction, Expr(type_, f"*({address})", 15, index.reads), now=True)
+    text = checked.guarded(e, index, type_, f"*({address})")
+    e.define(instruction, Expr(type_, text, 15, index.reads), now=True)
     if semantics & _ACQUIRE:
         _fence(e, semantics)
 

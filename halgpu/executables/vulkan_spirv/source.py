@@ -18,17 +18,18 @@ class Source:
     """The head of an OpenCL C source, collected while kernels are translated.
 
     ``half`` says that the device computes with 16-bit floats (cl_khr_fp16); without it they are carried as
-    bits and computed with as 32-bit floats.
+    bits and computed with as 32-bit floats. ``checked`` says that kernels check their accesses (checked.py).
     """
 
-    def __init__(self, what: str, *, half: bool, double: bool) -> None:
+    def __init__(self, what: str, *, half: bool, double: bool, checked: bool = False) -> None:
         self.what = what
         self.half = half
         self.double = double
+        self.checked = checked
         self.names = Names()
         self.extensions: dict[str, None] = {}
         self._types: dict[ty.Type, str] = {}
-        self._arguments: dict[tuple[int, int], str] = {}
+        self._arguments: dict[tuple[int, int, bool], str] = {}
         self._helpers: dict[tuple[str, ...], str] = {}
         self._tables: dict[int, tuple[ty.Constant, str]] = {}
         self._lines: list[str] = []
@@ -82,14 +83,15 @@ class Source:
         self._lines.append(f"typedef struct {{ {body} }} {name};")
         return name
 
-    def arguments(self, bindings: int, constants: int) -> str | None:
-        """The structure that a kernel takes its offsets and constants in, or None if it would be empty."""
+    def arguments(self, bindings: int, constants: int, *, lengths: bool = False) -> str | None:
+        """The structure that a kernel takes its offsets, lengths and constants in; None if it would be empty."""
         if not bindings and not constants:
             return None
-        key = bindings, constants
+        key = bindings, constants, lengths
         if key not in self._arguments:
             name = self.names.unique(f"arguments_{bindings}_{constants}")
             fields = f"ulong offsets[{bindings}]; " if bindings else ""
+            fields += f"ulong lengths[{bindings}]; " if lengths else ""
             fields += f"uint constants[{constants}]; " if constants else ""
             self._lines.append(f"typedef struct {{ {fields}}} {name};")
             self._arguments[key] = name

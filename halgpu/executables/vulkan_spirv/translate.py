@@ -54,6 +54,8 @@ class Target:
     """It computes with 64-bit floats (cl_khr_fp64)."""
     exact_division: bool = False
     """It rounds division and square root of 32-bit floats correctly when asked to (a build option)."""
+    checked: bool = False
+    """Kernels check their accesses to bindings and report what lies outside (checked.py)."""
 
 
 def translate(
@@ -70,7 +72,7 @@ def translate(
     Raises InvalidArgument for malformed SPIR-V, and Unimplemented naming the instruction, capability or type
     that has no translation.
     """
-    source = Source(what, half=target.half, double=target.double)
+    source = Source(what, half=target.half, double=target.double, checked=target.checked)
     modules: dict[int, Module] = {}
     texts, layouts = [], []
     for pipeline in executable.pipelines:
