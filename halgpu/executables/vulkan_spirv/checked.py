@@ -18,6 +18,7 @@ from .expressions import ATOM, MULTIPLY, Expr
 from .opcodes import Op, op_name
 from .places import BufferPlace
 from .source import Source
+from .tree import Local
 
 if TYPE_CHECKING:
     from .emitter import Emitter
@@ -130,7 +131,7 @@ def _end(length: str, type_: ty.Type) -> str:
 
 def _offset(e: Emitter, place: BufferPlace) -> Expr:
     """The byte offset of a place, as a name or a literal."""
-    text, reads = f"{min(place.offset, 2**64 - 1)}ul", ()
+    text, reads = f"{min(place.offset, 2**64 - 1)}ul", tuple[Local, ...]()
     for term, stride in place.terms:
         advanced = e.source.helper("advanced", _ADVANCED)
         text, reads = f"{advanced}({text}, {term.text}, {stride})", (*reads, *term.reads)
