@@ -1,9 +1,9 @@
 """What kernels report that check their accesses to bindings, and the error that becomes of it.
 
 A kernel with :attr:`KernelLayout.checks` leaves out each access that lies outside of its binding and records the
-first one, with a count of all, in a structure that its last pointer argument leads to::
+first one, with a count of all (modulo 2^32), in a structure that its last pointer argument leads to::
 
-    typedef struct { ulong at; uint count, access, x, y, z; } report;
+    typedef struct { ulong at; uint seen, count, access, x, y, z; } report;
 
 ``at`` is the byte offset in the binding (ULONG_MAX where the arithmetic would wrap), ``access`` a number of
 :attr:`Checks.accesses`, x, y, z the global id of the work-item.
@@ -17,7 +17,7 @@ from typing import Final
 
 from halgpu.errors import OutOfRange
 
-REPORT: Final = struct.Struct("=Q5I4x")
+REPORT: Final = struct.Struct("=Q6I")
 WRAPPED: Final = 2**64 - 1
 
 
@@ -44,8 +44,8 @@ class Checks:
 
 def violation(checks: Checks, report: bytes | memoryview, lengths: list[int]) -> OutOfRange | None:
     """Return the error for a kernel's report, or None when it has nothing to say. ``lengths`` are the bindings'."""
-    at, count, number, x, y, z = REPORT.unpack(report)
-    if not count:
+    at, seen, count, number, x, y, z = REPORT.unpack(report)
+    if not seen:
         return None
     access = checks.accesses[number]
     where = f"at byte {at}" if at != WRAPPED else "at an offset of more than 64 bits"

@@ -18,7 +18,7 @@ from halgpu.devices import pocl_linker
 from halgpu.devices.base import Capabilities, Device, DeviceInfo, Kernel, KernelLayout, Program
 from halgpu.devices.hostmemory import POOLED, Pages, padded, pages
 from halgpu.devices.memory import Memory
-from halgpu.devices.opencl_checked import CheckedKernel, MeasuringKernel
+from halgpu.devices.opencl_checked import kernel_class
 from halgpu.devices.opencl_programs import OpenCLKernel, build_program, check_kernel
 from halgpu.devices.quirks import Quirks, opencl_quirks
 
@@ -490,12 +490,12 @@ class OpenCLDevice(Device):
     def __init__(self, uri: str, native: cl.Device, options: Mapping[str, str]) -> None:
         self.cl = load_pyopencl()
         self.native = native
-        quirks = _quirks(native)
-        obstacle = _obstacle(quirks)
+        self.quirks = _quirks(native)
+        obstacle = _obstacle(self.quirks)
         if obstacle:
             raise errors.Unavailable(f"{uri} cannot be used: {obstacle}")
         unified = options["unified"] == "1" if "unified" in options else is_unified(self.cl, native)
-        self.keeps_builds = options["cache"] == "1" if "cache" in options else not quirks.caches_builds
+        self.keeps_builds = options["cache"] == "1" if "cache" in options else not self.quirks.caches_builds
         super().__init__(uri, capabilities_of(self.cl, native, unified))
         try:
             self.context = self.cl.Context([native])
@@ -561,9 +561,7 @@ class OpenCLDevice(Device):
                 f"the program has no kernel {layout.name!r}; it has: {names or 'none'}"
             ) from error
         check_kernel(self, layout, native)
-        if layout.checks is not None:
-            return CheckedKernel(self, layout, native)
-        return (MeasuringKernel if layout.lengths else OpenCLKernel)(self, layout, native)
+        return kernel_class(layout)(self, layout, native)
 
     def finish(self) -> None:
         self.queue.finish()

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from halgpu.devices import checks
+from halgpu.devices.base import KernelLayout
 from halgpu.devices.memory import Memory
 from halgpu.devices.opencl_programs import OpenCLKernel
+
+
+def kernel_class(layout: KernelLayout) -> type[OpenCLKernel]:
+    """Return the class of kernels with ``layout``."""
+    if layout.checks is not None:
+        return CheckedKernel
+    return MeasuringKernel if layout.lengths else OpenCLKernel
 
 
 class MeasuringKernel(OpenCLKernel):

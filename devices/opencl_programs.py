@@ -118,7 +118,7 @@ def _check_arguments(device: OpenCLDevice, layout: KernelLayout, native: Any) ->
 
 def build_program(device: OpenCLDevice, program: Program) -> Any:
     """Return the built native program, from the cache if it is there."""
-    options = build_options(program)
+    options = build_options(program, device.quirks.build_options)
     if not device.keeps_builds:
         return compile_source(device, program, options)
     name = cache.key(_identity(device, program, options))
@@ -129,11 +129,11 @@ def build_program(device: OpenCLDevice, program: Program) -> Any:
     return native
 
 
-def build_options(program: Program) -> str:
-    """Return what the compiler is told: the program's options, no warnings, arguments' kinds kept."""
+def build_options(program: Program, more: tuple[str, ...] = ()) -> str:
+    """Return what the compiler is told: the program's options, no warnings, arguments' kinds kept, and ``more``."""
     # -cl-std=CL1.2 is what compilers of OpenCL 1.2 and 3.0 assume; those of 2.x are told.
     standard = () if any(option.startswith("-cl-std") for option in program.options) else ("-cl-std=CL1.2",)
-    return " ".join((*standard, "-w", "-cl-kernel-arg-info", *program.options))
+    return " ".join((*standard, "-w", "-cl-kernel-arg-info", *program.options, *more))
 
 
 def _identity(device: OpenCLDevice, program: Program, options: str) -> list[str]:

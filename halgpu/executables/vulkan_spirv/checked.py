@@ -30,15 +30,15 @@ _VERBS: Final[dict[int, str]] = {
     Op.Store: "a store of",
     Op.CopyMemory: "a copy of",
 }
-_REPORT: Final = "typedef struct { ulong at; uint count, access, x, y, z; } NAME;"
+_REPORT: Final = "typedef struct { ulong at; uint seen, count, access, x, y, z; } NAME;"
 
-# What is counted stops short of wrapping round: with 2^32 reports the count would be back at zero.
 _INSIDE: Final = """static bool NAME(volatile __global REPORT *report, uint access, ulong at, ulong size, ulong end)
 {
     if (at <= end && size <= end - at) {
         return true;
     }
-    if (report->count < INT_MAX && atomic_inc(&report->count) == 0) {
+    atomic_inc(&report->count);
+    if (atomic_xchg(&report->seen, 1) == 0) {
         report->at = at;
         report->access = access;
         report->x = get_global_id(0);
