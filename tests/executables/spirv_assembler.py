@@ -148,6 +148,14 @@ class Spirv:
         self.kinds[id_] = kind
         return id_
 
+    def bits(self, kind: str, value: int) -> int:
+        """A constant float of exactly these bits, whatever they mean."""
+        width = int(kind[1:])
+        words = [value & 0xFFFFFFFF, value >> 32][: max(width // 32, 1)]
+        id_ = self.once((kind, "bits", value), Op.Constant, self.type(kind), *words, typed=True)
+        self.kinds[id_] = kind
+        return id_
+
     def composite(self, kind: str, parts: Sequence[int]) -> int:
         id_ = self.once((kind, tuple(parts)), Op.ConstantComposite, self.type(kind), *parts, typed=True)
         self.kinds[id_] = kind

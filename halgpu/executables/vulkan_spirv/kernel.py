@@ -132,14 +132,25 @@ class Kernel:
         type_ = unwrap(variable.type)
         given = self.module.names.get(variable.id)
         constant = self.usage.constants.get(variable.id)
-        if constant is not None:
-            text = literals.initializer(self.source, constant)
-            name = self.source.table(constant, text, given or f"table_{variable.id}")
+        name = self._table(constant, given or f"table_{variable.id}") if constant is not None else None
+        if name is not None:
             return _whole(Root(name, "__constant", type_, None), type_)
         name = self.names.unique(given or f"var_{variable.id}", "var")
         start = f" = {self._start(variable.initializer)}" if variable.initializer else ""
         self.declarations.append(variable_declaration(self.source, variable, name) + start)
         return _whole(Root(name, "__private", type_, name, type_ is not variable.type), variable.type)
+
+    def _table(self, constant: ty.Constant, name: str) -> str | None:
+        """The C lvalue of a constant array in program scope; None where C cannot write it there."""
+        text = literals.initializer(self.source, constant)
+        if literals.is_constant_expression(text):
+            return self.source.table(constant, text, name)
+        integers = literals.as_integers(constant)
+        if integers is None:
+            return None
+        text = literals.initializer(self.source, integers)
+        chosen = self.source.table(constant, text, name, integers.type)
+        return f"(*(__constant {self.source.declarator(constant.type, '(*)')})&{chosen})"
 
     def _start(self, constant: ty.Constant) -> str:
         """The initializer of a variable declared as :func:`variable_declaration` does."""

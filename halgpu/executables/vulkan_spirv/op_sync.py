@@ -230,7 +230,8 @@ def _float(operation: str) -> Handler:
         ]
         helper = e.source.helper(
             f"float_atomic_{operation}",
-            f"static {t} NAME(volatile {space} {bits} *p, {t} x)\n{{\n    {bits} seen, old = {swap}(p, 0, 0);\n    do {{\n"
+            f"static {t} NAME(volatile {space} {bits} *p, {t} x)\n{{\n"
+            f"    {bits} seen, old = {swap}(p, 0, 0);\n    do {{\n"
             f"        seen = old;\n        old = {swap}(p, seen, as_{bits}({new}));\n"
             f"    }} while (old != seen);\n    return as_{t}(old);\n}}", t, space.strip("_"),
         )  # fmt: skip

@@ -106,13 +106,13 @@ class Source:
             self._lines.append(text.replace("NAME", known))
         return known
 
-    def table(self, constant: ty.Constant, text: str, name: str) -> str:
-        """Put an array constant into program scope once; returns its name."""
+    def table(self, constant: ty.Constant, text: str, name: str, declared: ty.Type | None = None) -> str:
+        """Put an array constant into program scope once, as of type ``declared`` if given; returns its name."""
         known = self._tables.get(id(constant))
         if known is None:
             self.count(ty.leaves_of(constant.type))
             chosen = self.names.unique(name, "table")
-            self._lines.append(f"__constant {self.declarator(constant.type, chosen)} = {text};")
+            self._lines.append(f"__constant {self.declarator(declared or constant.type, chosen)} = {text};")
             self._tables[id(constant)] = known = constant, chosen
         return known[1]
 
