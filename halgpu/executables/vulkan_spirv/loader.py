@@ -35,7 +35,10 @@ class VulkanSpirvLoader:
 def target_of(device: Device) -> Target:
     """What the translation has to know about ``device``, and what the environment asks for."""
     capabilities = device.capabilities
-    return Target(capabilities.fp16, capabilities.fp64, capabilities.exact_division, wants_checks())
+    return Target(
+        capabilities.fp16, capabilities.fp64, capabilities.exact_division, wants_checks(),
+        f"{device.uri} ({capabilities.name})",
+    )  # fmt: skip
 
 
 def wants_checks() -> bool:
