@@ -52,6 +52,7 @@ class Spirv:
         self.body: list[int] = []
         self.functions: list[int] = []
         self.locals: list[int] = []
+        self.interface: list[int] = []
         self.named: dict[object, int] = {}
         self.kinds: dict[int, str] = {}
         self.size = size
@@ -179,6 +180,8 @@ class Spirv:
 
     def variable(self, storage: int, type_: int, *initializer: int) -> int:
         id_ = self.new()
+        if storage == INPUT:
+            self.interface.append(id_)
         words = instruction(Op.Variable, self.pointer(storage, type_), id_, storage, *initializer)
         if storage == FUNCTION:
             self.locals += words
@@ -252,7 +255,7 @@ class Spirv:
             out += instruction(Op.Capability, capability)
         out += instruction(Op.ExtInstImport, self.glsl, *text_words("GLSL.std.450"))
         out += instruction(Op.MemoryModel, 0, 1)
-        out += instruction(Op.EntryPoint, GLCOMPUTE, self.main, *name)
+        out += instruction(Op.EntryPoint, GLCOMPUTE, self.main, *name, *self.interface)
         out += instruction(Op.ExecutionMode, self.main, LOCAL_SIZE, *self.workgroup)
         out += self.modes + self.annotations + self.globals
         out += instruction(Op.Function, void, self.main, 0, function)
