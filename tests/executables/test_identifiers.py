@@ -32,7 +32,9 @@ def executable(names: tuple[str, ...], kind: str = "i32") -> ExecutableDef:
         words = s.words()
         old = instruction(Op.EntryPoint, GLCOMPUTE, s.main, *text_words("kernel"), *s.interface)
         at = next(i for i in range(len(words)) if words[i : i + len(old)] == old)
-        words[at : at + len(old)] = instruction(Op.EntryPoint, GLCOMPUTE, s.main, *text_words(name), *s.interface)
+        words[at : at + len(old)] = instruction(
+            Op.EntryPoint, GLCOMPUTE, s.main, *text_words(name), *s.interface
+        )
         modules.append(memoryview(np.array(words, "<u4").tobytes()))
         pipelines.append(PipelineDef(name, number, PipelineLayout(((0, 0),), 0), 0))
     return ExecutableDef(tuple(pipelines), tuple(modules))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 from spirv_assembler import BLOCK, OFFSET, PUSH_CONSTANT, WORKGROUP, Spirv, instruction
 
@@ -10,7 +12,8 @@ from halgpu.executables.vulkan_spirv.loader import target_of
 from halgpu.executables.vulkan_spirv.opcodes import Op
 
 SIZE = 64
-ROUNDS = 1000
+ROUNDS = int(os.environ.get("HALGPU_ROUNDS", "1000"))
+"""Fewer are asked for where kernels are interpreted (ci/suites/kernels.py)."""
 
 
 def tree_reduction() -> Spirv:
