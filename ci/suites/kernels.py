@@ -47,13 +47,23 @@ PASSES: dict[str, dict[str, str]] = {
     "uninitialized": {"OCLGRIND_UNINITIALIZED": "1"},
     "checked": {"HALGPU_CHECKED": "1"},
 }
-LIMITS = {
-    "test_functions.py::test_float_functions_that_round_once": (
-        "FSign of",
-        "Oclgrind 21.10: sign(+0.0) gives -0.0, where OpenCL 1.2 (6.12.4) says +0.0",
+_SIGN = ("FSign of", "sign(+0.0) gives -0.0, where OpenCL 1.2 (6.12.4) says +0.0")
+_ROUND_ONCE = "test_functions.py::test_float_functions_that_round_once"
+LIMITS: dict[tuple[str, str], tuple[str, str]] = {
+    ("plain", _ROUND_ONCE): _SIGN,
+    ("checked", _ROUND_ONCE): _SIGN,
+    ("uninitialized", _ROUND_ONCE): (
+        "Work item needed to access private memory", "following frexp ends in an error of Oclgrind's own",
     ),
-}
-"""Test -> what its failure must say, and the reason in Oclgrind."""
+    ("uninitialized", "test_functions.py::test_conversions"): (
+        "double_to_half", "the plugin does not see that vstore_half_rte of a double sets its bytes",
+    ),
+    ("uninitialized", "test_memory.py::test_atomics[32]"): (
+        "atomic_xchg", "the plugin takes what an exchange stores for as unset as what was there before",
+    ),
+}  # fmt: skip
+"""Pass and test -> what its failure or Oclgrind's report must say, and the reason, in Oclgrind 21.10."""
+SEVERE = ("data race", "Invalid read", "Invalid write")
 NOT_RUN = {
     "test_large_buffers.py": "Oclgrind's buffers are at most 128 MiB",
     "test_programs.py": "programs of the stock compiler: one of them, softmax over dimension 0, has a race of its own",
@@ -136,13 +146,13 @@ def run_pass(name: str, library: Path, graphs: int, only: list[str]) -> list[dic
         return [json.loads(line) for line in results.read_text().splitlines()]
 
 
-def judge(entry: dict[str, Any]) -> str:
-    """The verdict on an entry: passed, limit, or what is wrong."""
-    limit = LIMITS.get(entry["test"])
-    if entry["report"]:
+def judge(name: str, entry: dict[str, Any]) -> str:
+    """The verdict on an entry of a pass: passed, limit, or what is wrong."""
+    limit, report = LIMITS.get((name, entry["test"])), entry["report"]
+    if limit is not None and not any(text in report for text in SEVERE):
+        return "limit" if limit[0] in report + entry["failure"] else "its limit is gone: remove it"
+    if report:
         return "reported"
-    if limit is not None:
-        return "limit" if limit[0] in entry["failure"] else "its limit is gone: remove it"
     return "failed" if entry["failure"] else "passed"
 
 
@@ -234,20 +244,21 @@ def main() -> int:
         passes[name] = entries = run_pass(name, library, options.graphs, options.only)
         counts: dict[str, int] = {}
         for entry in entries:
-            verdict = entry["verdict"] = judge(entry)
+            verdict = entry["verdict"] = judge(name, entry)
             counts[verdict] = counts.get(verdict, 0) + 1
             if verdict not in ("passed", "limit"):
                 wrong += 1
                 print(f"{name}: {entry['test']}: {verdict}\n{(entry['report'] or entry['failure'])[:1500]}")
         print(f"{name}: {', '.join(f'{n} {verdict}' for verdict, n in sorted(counts.items()))}")
-    for test, (_, reason) in LIMITS.items():
-        print(f"limit: {test}: {reason}")
+    for (name, test), (_, reason) in LIMITS.items():
+        if name in passes:
+            print(f"limit: {name}: {test}: {reason}")
     for test, reason in NOT_RUN.items():
         print(f"not run: {test}: {reason}")
     if options.report:
         content = {
             "suite": "kernels", "library": str(library), "graphs": options.graphs, "wrong": wrong, "planted": planted,
-            "limits": {test: reason for test, (_, reason) in LIMITS.items()}, "not run": NOT_RUN, "passes": passes,
+            "limits": [[*where, reason] for where, (_, reason) in LIMITS.items()], "not run": NOT_RUN, "passes": passes,
         }  # fmt: skip
         options.report.write_text(json.dumps(content, indent=1) + "\n")
     return int(bool(wrong))
