@@ -30,6 +30,7 @@ from halgpu.devices.residency import Counters
 from halgpu.errors import FailedPrecondition, Incompatible, InvalidArgument
 
 if TYPE_CHECKING:
+    from halgpu.devices.checks import Checks
     from halgpu.devices.debug_allocator import Ledger
 
 __all__ = [
@@ -119,6 +120,8 @@ class KernelLayout:
     * ``"packed"``: one pointer a binding to the start of the *device allocation*, in order, then one
       structure by value holding one u64 byte offset a binding and then the u32 constants; the structure is
       left out when it would be empty. Any binding offset works whatever the device's sub-buffer alignment.
+      With ``lengths`` the structure has one u64 byte length a binding too, behind the offsets; with
+      ``checks`` one more pointer, to the report of checks.py, comes between bindings and structure.
     """
 
     name: str
@@ -127,11 +130,24 @@ class KernelLayout:
     workgroup_size: tuple[int, int, int]
     local_memory: int = 0
     passing: Literal["packed"] = "packed"
+    lengths: bool = False
+    checks: Checks | None = None
+    """What the kernel checks of its accesses; such a kernel has ``lengths``."""
+
+    @property
+    def pointers(self) -> int:
+        """How many arguments are pointers."""
+        return len(self.bindings) + (self.checks is not None)
+
+    @property
+    def parameter_longs(self) -> int:
+        """How many u64 the packed structure begins with."""
+        return len(self.bindings) * (2 if self.lengths else 1)
 
     @property
     def parameter_bytes(self) -> int:
         """Size of the packed structure in C: padded to 8 bytes when it holds an offset."""
-        size = 8 * len(self.bindings) + 4 * self.constants
+        size = 8 * self.parameter_longs + 4 * self.constants
         return -(-size // 8) * 8 if self.bindings else size
 
 
@@ -442,7 +458,7 @@ def _check_layout(device: Device, layout: KernelLayout) -> None:
         ("workgroup size z", z, able.max_workgroup_size[2]),
         ("work-items in a workgroup", x * y * z, able.max_workgroup_invocations),
         ("bytes of local memory", layout.local_memory, able.local_memory),
-        ("bytes of arguments", 8 * len(layout.bindings) + layout.parameter_bytes, able.max_parameter_bytes),
+        ("bytes of arguments", 8 * layout.pointers + layout.parameter_bytes, able.max_parameter_bytes),
     ):
         if found > limit:
             raise Incompatible(f"kernel {layout.name!r} has {found} {what}; {device.uri} allows {limit}")

@@ -381,7 +381,8 @@ class MirroredMemory(OpenCLMemory):
     def _allocated(self) -> Any:
         device, cl = self.device, self.device.cl
         try:
-            return cl.Buffer(device.context, cl.mem_flags.READ_WRITE, self.capacity)
+            # Whole words: stock kernels keep elements of 8 bits in them, and the last may be partly used.
+            return cl.Buffer(device.context, cl.mem_flags.READ_WRITE, -(-self.capacity // 4) * 4)
         except cl.Error as error:
             raise device.error(f"allocate a buffer of {self.byte_length} bytes", error) from error
 

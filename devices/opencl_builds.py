@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from halgpu import errors
 from halgpu.devices.base import KernelLayout, Program
+from halgpu.devices.opencl_checked import kernel_class
 from halgpu.devices.opencl_programs import Built, OpenCLKernel, build_program, check_kernel
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _kernel(device: OpenCLDevice, native: Any, layout: KernelLayout, suffix: str
             f"the program has no kernel {layout.name!r}; it has: {names or 'none'}"
         ) from error
     check_kernel(device, layout, kernel)
-    return OpenCLKernel(device, layout, kernel)
+    return kernel_class(layout)(device, layout, kernel)
 
 
 # -- as one --------------------------------------------------------------------------------------------

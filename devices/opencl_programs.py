@@ -34,10 +34,10 @@ class OpenCLKernel(Kernel):
         # PyOpenCL's public set_arg takes 13 us for bytes, since it tries every other kind first; what its
         # own generated code calls takes 0.3 us.
         self._set_bytes = getattr(native, "_set_arg_buf", native.set_arg)
-        self._serials = [0] * len(layout.bindings)
+        self._serials = [0] * layout.pointers
         self._parameters: tuple[int, ...] | None = None
-        padding = layout.parameter_bytes - 8 * len(layout.bindings) - 4 * layout.constants
-        self._pack = struct.Struct(f"={len(layout.bindings)}Q{layout.constants}I{padding}x").pack
+        padding = layout.parameter_bytes - 8 * layout.parameter_longs - 4 * layout.constants
+        self._pack = struct.Struct(f"={layout.parameter_longs}Q{layout.constants}I{padding}x").pack
         if not layout.parameter_bytes:
             self._parameters = ()
 
@@ -80,7 +80,7 @@ class OpenCLKernel(Kernel):
 def check_kernel(device: OpenCLDevice, layout: KernelLayout, native: Any) -> None:
     """Raise unless the compiled kernel takes what the layout says and fits the device."""
     info = device.cl.kernel_work_group_info
-    expected = len(layout.bindings) + bool(layout.parameter_bytes)
+    expected = layout.pointers + bool(layout.parameter_bytes)
     if native.num_args != expected:
         raise errors.InvalidArgument(
             f"kernel {layout.name!r} takes {native.num_args} arguments; its layout has {len(layout.bindings)} "
@@ -114,7 +114,7 @@ def _check_arguments(device: OpenCLDevice, layout: KernelLayout, native: Any) ->
     except device.cl.Error:  # a program made from a binary may not have kept them
         return
     for index, space in enumerate(found):
-        binding = index < len(layout.bindings)
+        binding = index < layout.pointers
         allowed = (spaces.GLOBAL, spaces.CONSTANT) if binding else (spaces.PRIVATE,)
         if space not in allowed:
             raise errors.InvalidArgument(
@@ -132,7 +132,7 @@ class Built(NamedTuple):
 
 def build_program(device: OpenCLDevice, program: Program) -> Built:
     """Return the built program, from the cache if it is there. May run in several threads at once."""
-    options = build_options(program)
+    options = build_options(program, device.quirks.build_options)
     if not (device.keeps_builds and cache.enabled()):
         return Built(compile_source(device, program, options), False)
     name = cache.key(_identity(device, program, options))
@@ -145,11 +145,11 @@ def build_program(device: OpenCLDevice, program: Program) -> Built:
     return Built(native, False)
 
 
-def build_options(program: Program) -> str:
-    """Return what the compiler is told: the program's options, no warnings, arguments' kinds kept."""
+def build_options(program: Program, more: tuple[str, ...] = ()) -> str:
+    """Return what the compiler is told: the program's options, no warnings, arguments' kinds kept, and ``more``."""
     # -cl-std=CL1.2 is what compilers of OpenCL 1.2 and 3.0 assume; those of 2.x are told.
     standard = () if any(option.startswith("-cl-std") for option in program.options) else ("-cl-std=CL1.2",)
-    return " ".join((*standard, "-w", "-cl-kernel-arg-info", *program.options))
+    return " ".join((*standard, "-w", "-cl-kernel-arg-info", *program.options, *more))
 
 
 def _identity(device: OpenCLDevice, program: Program, options: str) -> list[str]:

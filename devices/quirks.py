@@ -21,6 +21,9 @@ class Quirks:
     needs_linker: bool = False
     """Kernels are linked with the machine's ``ld``, and the process ends where that fails."""
 
+    build_options: tuple[str, ...] = ()
+    """What its compiler has to be told besides the program's options."""
+
 
 def opencl_quirks(platform: str, vendor: str) -> Quirks:
     """Return the quirks of an OpenCL platform, by its name and its device's vendor."""
@@ -40,5 +43,9 @@ def opencl_quirks(platform: str, vendor: str) -> Quirks:
         return Quirks(caches_builds=True)
     if platform == "Oclgrind":
         # 21.10 dies of a segmentation fault when two threads build.
-        return Quirks(serial_builds=True)
+        #
+        # Its interpreter takes integers of 8, 16, 32 and 64 bits. LLVM's optimizer makes others, such as 33 bits
+        # for the sum that a loop becomes ("Unsupported constant int size", and no kernel) or a table of bits for
+        # a switch (wrong branches taken): Oclgrind 21.10.
+        return Quirks(serial_builds=True, build_options=("-cl-opt-disable",))
     return Quirks()

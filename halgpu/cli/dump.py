@@ -73,11 +73,11 @@ def _not_translated() -> str:
 
 def _opencl_c(executable: memoryview, device: str | None) -> str:
     from halgpu.executables.vulkan_spirv import executable_def, translate
+    from halgpu.executables.vulkan_spirv.loader import target_of, wants_checks
 
-    target = translate.Target()
+    target = translate.Target(checked=wants_checks())
     if device is not None:
         from halgpu.devices import open_device
-        from halgpu.executables.vulkan_spirv.loader import target_of
 
         target = target_of(open_device(device))
     return translate.translate(executable_def.read(executable), target).source

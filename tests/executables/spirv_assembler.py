@@ -16,6 +16,7 @@ import numpy as np
 from halgpu.devices import open_device
 from halgpu.devices.base import Device, Program
 from halgpu.executables.vulkan_spirv.executable_def import ExecutableDef, PipelineDef, PipelineLayout
+from halgpu.executables.vulkan_spirv.loader import target_of
 from halgpu.executables.vulkan_spirv.opcodes import Op
 from halgpu.executables.vulkan_spirv.spirv_table import GLSL
 from halgpu.executables.vulkan_spirv.translate import Target, translate
@@ -51,6 +52,7 @@ class Spirv:
         self.body: list[int] = []
         self.functions: list[int] = []
         self.locals: list[int] = []
+        self.interface: list[int] = []
         self.named: dict[object, int] = {}
         self.kinds: dict[int, str] = {}
         self.size = size
@@ -147,6 +149,14 @@ class Spirv:
         self.kinds[id_] = kind
         return id_
 
+    def bits(self, kind: str, value: int) -> int:
+        """A constant float of exactly these bits, whatever they mean."""
+        width = int(kind[1:])
+        words = [value & 0xFFFFFFFF, value >> 32][: max(width // 32, 1)]
+        id_ = self.once((kind, "bits", value), Op.Constant, self.type(kind), *words, typed=True)
+        self.kinds[id_] = kind
+        return id_
+
     def composite(self, kind: str, parts: Sequence[int]) -> int:
         id_ = self.once((kind, tuple(parts)), Op.ConstantComposite, self.type(kind), *parts, typed=True)
         self.kinds[id_] = kind
@@ -170,6 +180,8 @@ class Spirv:
 
     def variable(self, storage: int, type_: int, *initializer: int) -> int:
         id_ = self.new()
+        if storage == INPUT:
+            self.interface.append(id_)
         words = instruction(Op.Variable, self.pointer(storage, type_), id_, storage, *initializer)
         if storage == FUNCTION:
             self.locals += words
@@ -243,7 +255,7 @@ class Spirv:
             out += instruction(Op.Capability, capability)
         out += instruction(Op.ExtInstImport, self.glsl, *text_words("GLSL.std.450"))
         out += instruction(Op.MemoryModel, 0, 1)
-        out += instruction(Op.EntryPoint, GLCOMPUTE, self.main, *name)
+        out += instruction(Op.EntryPoint, GLCOMPUTE, self.main, *name, *self.interface)
         out += instruction(Op.ExecutionMode, self.main, LOCAL_SIZE, *self.workgroup)
         out += self.modes + self.annotations + self.globals
         out += instruction(Op.Function, void, self.main, 0, function)
@@ -271,9 +283,7 @@ class Spirv:
     ) -> list[np.ndarray]:
         """Run on the OpenCL device, an array a binding; returns what the arrays are afterwards."""
         device = open_device("opencl")
-        capabilities = device.capabilities
-        target = Target(half=capabilities.fp16, double=capabilities.fp64)
-        return run_program(device, self.program(target, constants), arrays, push, (groups, 1, 1))
+        return run_program(device, self.program(target_of(device), constants), arrays, push, (groups, 1, 1))
 
     def run(self, *inputs: np.ndarray, output: np.ndarray, **options: Any) -> np.ndarray:
         """Run and return the last binding, for which `output` gives shape, dtype and what is there before."""

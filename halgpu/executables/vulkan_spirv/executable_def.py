@@ -65,6 +65,20 @@ class SetBinding(enum.IntEnum):
     DESCRIPTOR_COUNT = 2
 
 
+class Export(enum.IntEnum):
+    """Slots of ExportDef in runtime/src/iree/schemas/executable_debug_info.fbs."""
+
+    NAME = 0
+    LOCATION = 1
+
+
+class FileLine(enum.IntEnum):
+    """Slots of FileLineLocDef, there too."""
+
+    FILENAME = 0
+    LINE = 1
+
+
 class Shader(enum.IntEnum):
     """Slots of ShaderModuleDef."""
 
@@ -81,12 +95,16 @@ class PipelineLayout:
 
 @dataclass(frozen=True, slots=True)
 class PipelineDef:
-    """A kernel: the entry point ``name`` of SPIR-V module ``module``. Subgroup size 0 is any."""
+    """A kernel: the entry point ``name`` of SPIR-V module ``module``. Subgroup size 0 is any.
+
+    ``location`` is the place in the source that it came from, such as ``"model.mlir:12"``, or empty.
+    """
 
     name: str
     module: int
     layout: PipelineLayout
     subgroup_size: int
+    location: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,4 +215,13 @@ def _read_pipeline(
         raise errors.InvalidArgument(
             f"{what}: kernel {name!r} names SPIR-V module {module} of {modules} and layout {layout} of {len(layouts)}"
         )
-    return PipelineDef(name, module, layouts[layout], table.u32(Pipeline.SUBGROUP_SIZE))
+    subgroup_size = table.u32(Pipeline.SUBGROUP_SIZE)
+    return PipelineDef(name, module, layouts[layout], subgroup_size, _read_location(table))
+
+
+def _read_location(table: flatbuffer.Table) -> str:
+    export = table.table(Pipeline.DEBUG_INFO)
+    location = None if export is None else export.table(Export.LOCATION)
+    if location is None or not location.string(FileLine.FILENAME):
+        return ""
+    return f"{location.string(FileLine.FILENAME)}:{location.i32(FileLine.LINE)}"

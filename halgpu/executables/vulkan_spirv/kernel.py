@@ -7,8 +7,9 @@ from typing import Final
 
 from halgpu import errors
 from halgpu.devices.base import BindingLayout, KernelLayout
+from halgpu.devices.checks import Checks
 
-from . import ctypes, literals, usage
+from . import checked, ctypes, literals, usage
 from . import spirv_types as ty
 from .executable_def import PipelineDef
 from .expressions import Expr, Place, Pointer
@@ -49,6 +50,7 @@ class Kernel:
         self.module = module
         self.entry = entry
         self.pipeline = pipeline = definition.layout
+        self.definition = definition
         self.pipeline_subgroup_size = definition.subgroup_size
         self.what = f"{module.what}: kernel {entry.name}"
         self.function = module.functions[entry.function]
@@ -64,11 +66,15 @@ class Kernel:
         self.declarations: list[str] = []
         self.local_memory = 0
         self.scope = Scope(None)
+        self.measures = False
+        self.recorder = checked.Recorder(self) if source.checked else None
         self._spent = 0
         self._builtins: dict[tuple[int, int], Expr] = {}
         self._subgroups: Subgroups | None = None
         for binding in self.bindings:
             self.names.reserve(f"b{binding.ordinal}")
+        if source.checked:
+            self.names.reserve("report")
         self._note_elements()
 
     # --- budget, names, memory ----------------------------------------------------------------------------
@@ -126,14 +132,25 @@ class Kernel:
         type_ = unwrap(variable.type)
         given = self.module.names.get(variable.id)
         constant = self.usage.constants.get(variable.id)
-        if constant is not None:
-            text = literals.initializer(self.source, constant)
-            name = self.source.table(constant, text, given or f"table_{variable.id}")
+        name = self._table(constant, given or f"table_{variable.id}") if constant is not None else None
+        if name is not None:
             return _whole(Root(name, "__constant", type_, None), type_)
         name = self.names.unique(given or f"var_{variable.id}", "var")
         start = f" = {self._start(variable.initializer)}" if variable.initializer else ""
         self.declarations.append(variable_declaration(self.source, variable, name) + start)
         return _whole(Root(name, "__private", type_, name, type_ is not variable.type), variable.type)
+
+    def _table(self, constant: ty.Constant, name: str) -> str | None:
+        """The C lvalue of a constant array in program scope; None where C cannot write it there."""
+        text = literals.initializer(self.source, constant)
+        if literals.is_constant_expression(text):
+            return self.source.table(constant, text, name)
+        integers = literals.as_integers(constant)
+        if integers is None:
+            return None
+        text = literals.initializer(self.source, integers)
+        chosen = self.source.table(constant, text, name, integers.type)
+        return f"(*(__constant {self.source.declarator(constant.type, '(*)')})&{chosen})"
 
     def _start(self, constant: ty.Constant) -> str:
         """The initializer of a variable declared as :func:`variable_declaration` does."""
@@ -260,6 +277,11 @@ class Kernel:
             binding.views[element] = name
         return binding.views[element]
 
+    def length(self, binding: Binding) -> str:
+        """The byte length of a binding as C, of type ulong."""
+        self.measures = True
+        return f"p.lengths[{binding.ordinal}]"
+
     def _given(self, binding: Binding) -> str | None:
         """A name that a person gave: the compiler's own say no more than set and binding."""
         for variable in self._buffers():
@@ -324,8 +346,13 @@ class Kernel:
             f"{'' if binding.writes else 'const '}__global uchar *b{binding.ordinal}"
             for binding in self.bindings
         ]
-        arguments = self.source.arguments(len(self.bindings), self.pipeline.constants)
+        if self._checks() is not None:
+            parameters.append(f"volatile __global {checked.report_type(self.source)} *report")
+        arguments = self.source.arguments(len(self.bindings), self.pipeline.constants, lengths=self.measures)
         return ", ".join([*parameters, *([f"const {arguments} p"] if arguments else [])])
+
+    def _checks(self) -> Checks | None:
+        return None if self.recorder is None else self.recorder.checks()
 
     def layout(self) -> KernelLayout:
         """How the kernel is called."""
@@ -335,6 +362,8 @@ class Kernel:
             bindings=tuple(BindingLayout(b.access, b.alignment) for b in self.bindings),
             workgroup_size=self.workgroup_size,
             local_memory=self.local_memory,
+            lengths=self.measures,
+            checks=self._checks(),
         )
 
 

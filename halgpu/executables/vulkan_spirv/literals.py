@@ -53,6 +53,36 @@ def _braces(source: Source, given: ty.Constant) -> str:
     return f"{{{', '.join(_braces(source, part) for part in given.value)}}}"
 
 
+def is_constant_expression(initializer: str) -> bool:
+    """Whether C takes an initializer at program scope: NaNs, and some halves, can only be written with as_float."""
+    return "as_" not in initializer
+
+
+def as_integers(given: ty.Constant) -> ty.Constant | None:
+    """An array constant of floats as the integers of the same bits; None if there are structures in it."""
+    type_ = _integer_type(given.type)
+    return None if type_ is None else _retyped(given, type_)
+
+
+def _integer_type(type_: ty.Type) -> ty.Array | ty.Vector | ty.Int | None:
+    if isinstance(type_, ty.Float):
+        return ty.INTS[type_.width]
+    if isinstance(type_, ty.Vector) and isinstance(type_.element, ty.Float):
+        return ty.VECTORS[ty.INTS[type_.element.width], type_.count]
+    element = _integer_type(type_.element) if isinstance(type_, ty.Array) else None
+    if element is None or not isinstance(type_, ty.Array):
+        return None
+    return ty.Array(element, type_.length, type_.stride, type_.leaves, type_.depth)
+
+
+def _retyped(given: ty.Constant, type_: ty.Array | ty.Vector | ty.Int) -> ty.Constant:
+    if isinstance(type_, ty.Int) or not isinstance(given.value, tuple):
+        return ty.Constant(type_, given.value)
+    element = type_.element
+    assert isinstance(element, (ty.Array, ty.Vector, ty.Int))
+    return ty.Constant(type_, tuple(_retyped(part, element) for part in given.value))
+
+
 def literal(source: Source, type_: ty.Type, parts: Sequence[Expr]) -> Expr:
     """A vector, structure or array made of the given parts."""
     name = source.type(type_)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halgpu.devices.base import switch
 from halgpu.executables.base import Builds, Executable
 
 from .executable_def import read
@@ -35,6 +36,14 @@ class VulkanSpirvLoader:
 
 
 def target_of(device: Device) -> Target:
-    """What the translation has to know about ``device``."""
+    """What the translation has to know about ``device``, and what the environment asks for."""
     capabilities = device.capabilities
-    return Target(capabilities.fp16, capabilities.fp64, capabilities.exact_division)
+    return Target(
+        capabilities.fp16, capabilities.fp64, capabilities.exact_division, wants_checks(),
+        f"{device.uri} ({capabilities.name})",
+    )  # fmt: skip
+
+
+def wants_checks() -> bool:
+    """Whether HALGPU_CHECKED asks for kernels that check their accesses; InvalidArgument for other than 0 and 1."""
+    return switch(None, "HALGPU_CHECKED", False)

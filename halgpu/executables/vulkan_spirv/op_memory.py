@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from . import ctypes, literals
+from . import checked, ctypes, literals
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ATOM, BITS, UNARY, BuiltInVector, Expr, Place, Pointer
@@ -216,7 +216,10 @@ def _read_buffer(e: Emitter, instruction: Instruction, place: BufferPlace, type_
         text = f"vload{count}({index.text}, {view})" if scaled else f"vload{count}(0, {_moved(view, index)})"
         unit_type = ty.VECTORS[unit, count] if count <= 4 else unit
         expr = Expr(unit_type, text, ATOM, index.reads, memory)
-    return reinterpret(e, expr, type_)
+    result = reinterpret(e, expr, type_)
+    if e.kernel.recorder is not None:
+        return result.retyped(type_, checked.guarded(e, index, type_, result.text))
+    return result
 
 
 def _moved(view: str, index: Expr) -> str:
@@ -239,13 +242,13 @@ def _buffer_access(
     count = total // size
     if count > 1 and count not in _VECTOR_LENGTHS and not (count == 3 and ty.count_of(type_) == 3):
         return None
-    index = scaled_index(place.offset, place.terms, total)
-    if index is not None:
-        return unit, count, index, True
     index = scaled_index(place.offset, place.terms, size)
     if index is None:
         e.fail(instruction, f"a {type_} at an address that is no multiple of {size} bytes")
-    return unit, count, index, False
+    if e.kernel.recorder is not None:
+        return unit, count, checked.index(e, instruction, place, type_, size), False
+    whole_index = scaled_index(place.offset, place.terms, total)
+    return (unit, count, index, False) if whole_index is None else (unit, count, whole_index, True)
 
 
 def reinterpret(e: Emitter, expr: Expr, type_: ty.Type) -> Expr:
@@ -294,11 +297,11 @@ def _write_buffer(e: Emitter, instruction: Instruction, place: BufferPlace, valu
     view = e.kernel.view(place.binding)
     if count == 1:
         given = reinterpret(e, value, unit)
-        e.statement(f"{view}[{index.text}] = {given.text};", index, given)
+        e.statement(checked.guarded_statement(index, f"{view}[{index.text}] = {given.text};"), index, given)
     else:
         given = _as_units(e, value, unit, count)
         where = f"{index.text}, {view}" if scaled else f"0, {_moved(view, index)}"
-        e.statement(f"vstore{count}({given.text}, {where});", index, given)
+        e.statement(checked.guarded_statement(index, f"vstore{count}({given.text}, {where});"), index, given)
     e.kernel.touch_memory(BUFFERS)
 
 
@@ -364,10 +367,32 @@ def copy_memory(e: Emitter, instruction: Instruction, _type: ty.Type) -> None:
     write(e, instruction, target.place, e.named(read(e, instruction, source.place, source.type)))
 
 
+def array_length(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
+    """OpArrayLength: how many elements of a block's last member the binding has room for."""
+    pointer, number = e.pointer(instruction.operands[0]), instruction.operands[1]
+    place, block = pointer.place, pointer.type
+    if not isinstance(place, BufferPlace) or place.terms or not isinstance(block, ty.Struct):
+        e.refuse("OpArrayLength of what is no block of a buffer")
+    array = block.members[number] if number < len(block.members) else None
+    offset = block.offsets[number] if array is not None else None
+    if (
+        not isinstance(array, ty.RuntimeArray)
+        or not array.stride
+        or offset is None
+        or type_ is not ty.INTS[32]
+    ):
+        e.fail(instruction, f"member {number} of {block} must be an array of unknown length with a layout")
+    length = e.kernel.length(place.binding)
+    start = place.offset + offset
+    rest = f"({length} - min({length}, {start}ul))" if start else length
+    return Expr(type_, f"(uint)({rest} / {array.stride})", UNARY)
+
+
 TABLE: Final[dict[int, Handler]] = {
     Op.AccessChain: access_chain,
     Op.InBoundsAccessChain: access_chain,
     Op.Load: load,
     Op.Store: store,
     Op.CopyMemory: copy_memory,
+    Op.ArrayLength: array_length,
 }

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import ctypes
+from . import checked, ctypes
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
-from .expressions import Expr, Pointer
+from .expressions import ATOM, UNARY, Expr, Pointer
 from .numbers import width_of
 from .op_memory import reinterpret
 from .opcodes import Op
@@ -80,6 +80,8 @@ def _address(e: Emitter, instruction: Instruction, pointer: Pointer, name: str) 
         index = scaled_index(place.offset, place.terms, size)
         if index is None:
             e.fail(instruction, f"its address is no multiple of {size} bytes")
+        if e.kernel.recorder is not None:
+            index = checked.index(e, instruction, place, pointer.type, size)
         text = f"&{e.kernel.view(place.binding)}[{index.text}]"
         return f"(volatile __global {name} *){text}", index, "__global"
     if isinstance(place, VariablePlace) and place.root.space == "__local" and place.component is None:
@@ -117,7 +119,8 @@ def _finish(
     pointer: Pointer,
     semantics: int,
 ) -> None:
-    """Emit an atomic: a statement, or a variable for its result if that is used."""
+    """Emit an atomic: a statement, or a variable for its result if that is used. The first name is its address."""
+    text = checked.guarded(e, names[0], type_, text)
     if semantics & _RELEASE:
         _fence(e, semantics)
     if instruction.result and e.uses[instruction.result]:
@@ -183,11 +186,17 @@ def _exchange(
 
 
 def load(e: Emitter, instruction: Instruction, type_: ty.Type) -> None:
-    """OpAtomicLoad: aligned words are read whole."""
+    """OpAtomicLoad: OpenCL 1.2 has none, so 0 is added; memory that the kernel only reads is just read."""
     pointer = _prepare(e, instruction, type_, instruction.operands[0])
-    address, index, _ = _address(e, instruction, pointer, e.source.type(type_))
-    semantics = _number(e, instruction, instruction.operands[2])
-    e.define(instruction, Expr(type_, f"*({address})", 15, index.reads), now=True)
+    place, semantics = pointer.place, _number(e, instruction, instruction.operands[2])
+    bits = _as_bits(type_)
+    address, index, _ = _address(e, instruction, pointer, ctypes.UNSIGNED[bits.width])
+    if isinstance(place, BufferPlace) and not place.binding.writes:
+        expr = Expr(bits, f"*({address})", UNARY, index.reads)
+    else:
+        expr = Expr(bits, f"{_function(e, bits.width, 'add')}({address}, 0)", ATOM, index.reads)
+    text = checked.guarded(e, index, type_, reinterpret(e, expr, type_).text)
+    e.define(instruction, Expr(type_, text, UNARY, index.reads), now=True)
     if semantics & _ACQUIRE:
         _fence(e, semantics)
 
@@ -221,7 +230,8 @@ def _float(operation: str) -> Handler:
         ]
         helper = e.source.helper(
             f"float_atomic_{operation}",
-            f"static {t} NAME(volatile {space} {bits} *p, {t} x)\n{{\n    {bits} seen, old = *p;\n    do {{\n"
+            f"static {t} NAME(volatile {space} {bits} *p, {t} x)\n{{\n"
+            f"    {bits} seen, old = {swap}(p, 0, 0);\n    do {{\n"
             f"        seen = old;\n        old = {swap}(p, seen, as_{bits}({new}));\n"
             f"    }} while (old != seen);\n    return as_{t}(old);\n}}", t, space.strip("_"),
         )  # fmt: skip

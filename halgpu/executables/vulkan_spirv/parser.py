@@ -100,6 +100,8 @@ class Module:
     constants: dict[int, ty.Constant] = field(default_factory=dict)
     variables: dict[int, Variable] = field(default_factory=dict)
     functions: dict[int, Function] = field(default_factory=dict)
+    lines: dict[int, str] = field(default_factory=dict)
+    """Where instructions came from, such as ``"model.mlir:12:5"``, by word offset, if the module says it (OpLine)."""
 
     def decoration(self, id_: int, kind: int) -> tuple[int, ...] | None:
         """The operands of a decoration of ``id_``, or None."""
@@ -139,6 +141,8 @@ class _Parser:
         self.function: Function | None = None
         self.block: Block | None = None
         self.defined: set[int] = set()
+        self.strings: dict[int, str] = {}
+        self.line = ""
         self.check_header()
         for instruction in self.instructions():
             handler = _HANDLERS.get(instruction.op)
@@ -500,7 +504,20 @@ class _Parser:
             self.fail(instruction, "only the end of the block may follow a merge instruction")
         return self.block
 
+    def string(self, instruction: Instruction) -> None:
+        self.strings[instruction.result], _ = self.text(instruction, 0)
+
+    def begin_line(self, instruction: Instruction) -> None:
+        """OpLine, which holds up to the next one, to OpNoLine, or to the end of the block (section 3.52.2)."""
+        file, line, column = instruction.operands
+        self.line = f"{self.strings.get(file, f'%{file}')}:{line}:{column}"
+
+    def end_line(self, instruction: Instruction) -> None:
+        self.line = ""
+
     def body(self, instruction: Instruction) -> None:
+        if self.line:
+            self.module.lines[instruction.at] = self.line
         self.current(instruction).body.append(instruction)
 
     def phi(self, instruction: Instruction) -> None:
@@ -515,6 +532,7 @@ class _Parser:
     def terminate(self, instruction: Instruction) -> None:
         self.current(instruction).terminator = instruction
         self.block = None
+        self.line = ""
 
     def ignore(self, instruction: Instruction) -> None:
         """Debug information and hints."""
@@ -554,13 +572,14 @@ _CONSTANTS: Final[dict[int, Callable[[_Parser, Instruction, ty.Type], int | bool
 }  # fmt: skip
 _HANDLERS: Final[dict[int, _Handler]] = {
     **dict.fromkeys(
-        (Op.Nop, Op.SourceContinued, Op.Source, Op.SourceExtension, Op.MemberName, Op.String, Op.Line, Op.NoLine,
-         Op.ModuleProcessed, Op.DecorateString, Op.MemberDecorateString, Op.DecorateId), _Parser.ignore),
+        (Op.Nop, Op.SourceContinued, Op.Source, Op.SourceExtension, Op.MemberName, Op.ModuleProcessed,
+         Op.DecorateString, Op.MemberDecorateString, Op.DecorateId), _Parser.ignore),
     **dict.fromkeys(_CONSTANTS, _Parser.constant),
     **dict.fromkeys(_TERMINATORS, _Parser.terminate),
     Op.Capability: _Parser.capability, Op.Extension: _Parser.extension, Op.ExtInstImport: _Parser.ext_inst_import,
     Op.MemoryModel: _Parser.memory_model, Op.EntryPoint: _Parser.entry_point,
     Op.ExecutionMode: _Parser.execution_mode, Op.ExecutionModeId: _Parser.execution_mode,
+    Op.String: _Parser.string, Op.Line: _Parser.begin_line, Op.NoLine: _Parser.end_line,
     Op.Name: _Parser.name, Op.Decorate: _Parser.decorate, Op.MemberDecorate: _Parser.member_decorate,
     Op.TypeVoid: _Parser.type_void, Op.TypeBool: _Parser.type_bool, Op.TypeInt: _Parser.type_int,
     Op.TypeFloat: _Parser.type_float, Op.TypeVector: _Parser.type_vector, Op.TypeArray: _Parser.type_array,

@@ -18,17 +18,18 @@ class Source:
     """The head of an OpenCL C source, collected while kernels are translated.
 
     ``half`` says that the device computes with 16-bit floats (cl_khr_fp16); without it they are carried as
-    bits and computed with as 32-bit floats.
+    bits and computed with as 32-bit floats. ``checked`` says that kernels check their accesses (checked.py).
     """
 
-    def __init__(self, what: str, *, half: bool, double: bool) -> None:
+    def __init__(self, what: str, *, half: bool, double: bool, checked: bool = False) -> None:
         self.what = what
         self.half = half
         self.double = double
+        self.checked = checked
         self.names = Names()
         self.extensions: dict[str, None] = {}
         self._types: dict[ty.Type, str] = {}
-        self._arguments: dict[tuple[int, int], str] = {}
+        self._arguments: dict[tuple[int, int, bool], str] = {}
         self._helpers: dict[tuple[str, ...], str] = {}
         self._tables: dict[int, tuple[ty.Constant, str]] = {}
         self._lines: list[str] = []
@@ -82,14 +83,15 @@ class Source:
         self._lines.append(f"typedef struct {{ {body} }} {name};")
         return name
 
-    def arguments(self, bindings: int, constants: int) -> str | None:
-        """The structure that a kernel takes its offsets and constants in, or None if it would be empty."""
+    def arguments(self, bindings: int, constants: int, *, lengths: bool = False) -> str | None:
+        """The structure that a kernel takes its offsets, lengths and constants in; None if it would be empty."""
         if not bindings and not constants:
             return None
-        key = bindings, constants
+        key = bindings, constants, lengths
         if key not in self._arguments:
             name = self.names.unique(f"arguments_{bindings}_{constants}")
             fields = f"ulong offsets[{bindings}]; " if bindings else ""
+            fields += f"ulong lengths[{bindings}]; " if lengths else ""
             fields += f"uint constants[{constants}]; " if constants else ""
             self._lines.append(f"typedef struct {{ {fields}}} {name};")
             self._arguments[key] = name
@@ -104,13 +106,13 @@ class Source:
             self._lines.append(text.replace("NAME", known))
         return known
 
-    def table(self, constant: ty.Constant, text: str, name: str) -> str:
-        """Put an array constant into program scope once; returns its name."""
+    def table(self, constant: ty.Constant, text: str, name: str, declared: ty.Type | None = None) -> str:
+        """Put an array constant into program scope once, as of type ``declared`` if given; returns its name."""
         known = self._tables.get(id(constant))
         if known is None:
             self.count(ty.leaves_of(constant.type))
             chosen = self.names.unique(name, "table")
-            self._lines.append(f"__constant {self.declarator(constant.type, chosen)} = {text};")
+            self._lines.append(f"__constant {self.declarator(declared or constant.type, chosen)} = {text};")
             self._tables[id(constant)] = known = constant, chosen
         return known[1]
 

@@ -54,6 +54,10 @@ class Target:
     """It computes with 64-bit floats (cl_khr_fp64)."""
     exact_division: bool = False
     """It rounds division and square root of 32-bit floats correctly when asked to (a build option)."""
+    checked: bool = False
+    """Kernels check their accesses to bindings and report what lies outside (checked.py)."""
+    device: str = "the device"
+    """Its name, for errors."""
 
 
 def translate(
@@ -67,10 +71,10 @@ def translate(
     ``constants`` are the values of specialization constants 0, 1, …. The layouts are in the order of the
     kernels' ordinals; their names are those in the source.
 
-    Raises InvalidArgument for malformed SPIR-V, and Unimplemented naming the instruction, capability or type
-    that has no translation.
+    Raises InvalidArgument for malformed SPIR-V, Unimplemented naming the instruction, capability or type that has
+    no translation, and Incompatible for 64-bit floats where the device has none.
     """
-    source = Source(what, half=target.half, double=target.double)
+    source = Source(what, half=target.half, double=target.double, checked=target.checked)
     modules: dict[int, Module] = {}
     texts, layouts = [], []
     for pipeline in executable.pipelines:
@@ -81,6 +85,11 @@ def translate(
         known_bugs.check(module, pipeline.name)
         kernel = Kernel(source, module, _entry(module, pipeline), pipeline)
         Emitter(kernel, kernel.function, kernel.scope).emit()
+        if "cl_khr_fp64" in source.extensions and not target.double:
+            raise errors.Incompatible(
+                f"{kernel.what}: it computes with 64-bit floats (f64), which {target.device} does not: compile with "
+                "--iree-input-demote-f64-to-f32, or use another device"
+            )
         texts.append(kernel.text())
         layouts.append(kernel.layout())
     return Program(
