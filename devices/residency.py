@@ -28,6 +28,7 @@ from halgpu.errors import FailedPrecondition
 
 if TYPE_CHECKING:
     from halgpu.devices.memory import Memory
+    from halgpu.devices.profile import Recorder
 
 FORKED = "before this process was forked; open it in the child, or use spawn"
 
@@ -46,7 +47,7 @@ class Counters:
 
     __slots__ = (
         "_freed", "bytes_allocated", "bytes_down", "bytes_peak", "bytes_up", "dispatches", "forked",
-        "live_handles", "lock", "maps",
+        "live_handles", "lock", "maps", "recorder",
     )  # fmt: skip
 
     REPORTED: ClassVar = (
@@ -59,6 +60,8 @@ class Counters:
         self.bytes_allocated = self.bytes_peak = self.live_handles = 0
         self.bytes_up = self.bytes_down = self.maps = self.dispatches = 0
         self._freed: deque[int] = deque()
+        self.recorder: Recorder | None = None
+        """Who records what the device does (profile.py); mostly nobody."""
 
     def allocated(self, byte_length: int) -> None:
         """Count a new allocation."""
@@ -124,7 +127,11 @@ class Residency:
             view = self.view
             if view is None or (write and not self._writable):
                 read = view is None and not (self.fresh or discard)
-                view, moved = self.memory.acquire_host(read=read, write=write)
+                recorder = self.counters.recorder
+                if recorder is None:
+                    view, moved = self.memory.acquire_host(read=read, write=write)
+                else:
+                    view, moved = recorder.acquire_host(self.memory, read=read, write=write)
                 self.counters.bytes_down += moved
                 self.counters.maps += 1
                 self.view, self._writable, self.fresh = view, write, False
@@ -157,7 +164,11 @@ class Residency:
         leave(self, keep=keep, on_host=on_host)
 
     def _release(self, keep: bool) -> None:
-        self.counters.bytes_up += self.memory.release_host(dirty=self.dirty)
+        recorder = self.counters.recorder
+        if recorder is None:
+            self.counters.bytes_up += self.memory.release_host(dirty=self.dirty)
+        else:
+            self.counters.bytes_up += recorder.release_host(self.memory, dirty=self.dirty)
         self.dirty = keep and self.writers > 0
         # Writing again asks the memory again: what was handed over may still be on its way.
         self._writable = False
@@ -174,7 +185,11 @@ class Residency:
                 fill(self.host(write=True)[offset : offset + length], pattern)
                 return
             self.device_writes(discard=length == self.memory.byte_length)
-            self.memory.fill(offset, length, pattern)
+            recorder = self.counters.recorder
+            if recorder is None:
+                self.memory.fill(offset, length, pattern)
+            else:
+                recorder.fill(self.memory, offset, length, pattern)
 
     def copy_from(self, source: Residency, source_offset: int, offset: int, length: int) -> None:
         """Copy bytes from an allocation of the same device on the side that has the newest ones."""
@@ -185,4 +200,8 @@ class Residency:
                 return
             source.device_reads()
             self.device_writes(discard=length == self.memory.byte_length and source is not self)
-            self.memory.copy_from(source.memory, source_offset, offset, length)
+            recorder = self.counters.recorder
+            if recorder is None:
+                self.memory.copy_from(source.memory, source_offset, offset, length)
+            else:
+                recorder.copy_from(self.memory, source.memory, source_offset, offset, length)
