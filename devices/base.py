@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from halgpu.devices import dispatch, profile
+from halgpu.devices import dispatch
 from halgpu.devices.buffer import Allocator, Buffer, Mapping, Root
 from halgpu.devices.memory import Block, BufferUsage, Memory, MemoryAccess, MemoryType
 from halgpu.devices.pool import DEFAULT_LIMIT, Pool
+from halgpu.devices.profile import Profiling, Timer
 from halgpu.devices.residency import FORKED, Counters
 from halgpu.errors import FailedPrecondition, Incompatible, InvalidArgument
 
@@ -349,14 +350,14 @@ class Device(ABC):
         if self.ledger is not None:
             self.ledger.check()
 
-    def profile(self) -> profile.Profiling:
+    def profile(self) -> Profiling:
         """Time what the device does inside a block: ``with device.profile() as recording: …``.
 
         The :class:`~halgpu.devices.profile.Recording` has the time of each kernel and transfer on the device
         once the block has ended, which waits for all work. Raises FailedPrecondition while another block
         profiles or traces the device.
         """
-        return profile.Profiling(self)
+        return Profiling(self)
 
     def reset_peak(self) -> None:
         """Let ``statistics.bytes_peak`` start over from what is allocated now."""
@@ -406,7 +407,7 @@ class Device(ABC):
     def finish(self) -> None:
         """Wait for all work enqueued so far."""
 
-    def timer(self) -> profile.Timer | None:
+    def timer(self) -> Timer | None:
         """Return what tells when commands ran; None where each is done when the call that enqueues it returns.
 
         From then on until its end, commands give away their events: see profile.py.

@@ -14,6 +14,7 @@ All times are nanoseconds of :func:`time.perf_counter_ns`.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -84,6 +85,7 @@ class Recording:
     """All that was recorded from ``start`` to ``end`` (None while it goes on).
 
     ``spans`` are in order of their ends, ``commands`` in the order in which they were enqueued.
+    ``thread_names`` has the names of the threads that spans and commands name by number.
     ``clock_errors`` says by how many nanoseconds a device's times may be off beside the host's, by URI.
     """
 
@@ -94,6 +96,8 @@ class Recording:
         self.commands: list[Command] = []
         self.clock_errors: dict[str, int] = {}
         self.thread_names: dict[int, str] = {}
+        self._threads = itertools.count(1)
+        self._this = threading.local()  # the system uses a thread's number again when it has ended
 
     @contextmanager
     def span(self, name: str, category: str = "user", **details: Any) -> Iterator[None]:
@@ -111,10 +115,12 @@ class Recording:
 
     def this_thread(self) -> int:
         """The calling thread's number; notes its name."""
-        thread = threading.get_ident()
-        if thread not in self.thread_names:
-            self.thread_names[thread] = threading.current_thread().name
-        return thread
+        try:
+            number: int = self._this.number
+        except AttributeError:
+            number = self._this.number = next(self._threads)
+            self.thread_names[number] = threading.current_thread().name
+        return number
 
     @property
     def seconds(self) -> float:

@@ -120,23 +120,22 @@ def _write(file: TextIO, recording: Recording) -> None:
 
 def events(recording: Recording) -> Iterator[Event]:
     """The events of a trace file: names of the tracks first, then spans, then devices' commands."""
-    threads = {thread: number for number, thread in enumerate(recording.thread_names, 1)}
     devices = list(dict.fromkeys(command.device for command in recording.commands))
     yield from _track(HOST, "host")
-    for thread, number in threads.items():
-        yield from _track(HOST, recording.thread_names[thread], number)
+    for thread, name in recording.thread_names.items():
+        yield from _track(HOST, name, thread)
     for process, uri in enumerate(devices, HOST + 1):
         yield from _track(process, uri)
         yield from _track(process, "queue", FIRST_QUEUE + process)
     # Of slices that start together, viewers take the first in the file for the outer one.
     for span in sorted(recording.spans, key=lambda span: (span.start, -span.end)):
-        yield _span(span, recording.start, threads[span.thread])
+        yield _span(span, recording.start)
     for number, command in enumerate(recording.commands, 1):
         if command.timed:
             process = HOST + 1 + devices.index(command.device)
             yield _command(command, recording.start, process)
             if command.kind == "kernel":
-                yield from _arrow(number, command, recording.start, threads[command.thread], process)
+                yield from _arrow(number, command, recording.start, process)
 
 
 def _track(process: int, name: str, thread: int | None = None) -> Iterator[Event]:
@@ -146,8 +145,8 @@ def _track(process: int, name: str, thread: int | None = None) -> Iterator[Event
     yield {**place, "name": f"{what}_sort_index", "args": {"sort_index": number}}
 
 
-def _span(span: Span, origin: int, thread: int) -> Event:
-    place = {"pid": HOST, "tid": thread, "ph": "X", "ts": _us(span.start - origin)}
+def _span(span: Span, origin: int) -> Event:
+    place = {"pid": HOST, "tid": span.thread, "ph": "X", "ts": _us(span.start - origin)}
     made = {**place, "dur": _us(span.end - span.start), "name": span.name, "cat": span.category}
     return {**made, "args": dict(span.details)} if span.details else made
 
@@ -164,9 +163,9 @@ def _command(command: Command, origin: int, process: int) -> Event:
     }  # fmt: skip
 
 
-def _arrow(number: int, command: Command, origin: int, thread: int, process: int) -> Iterator[Event]:
+def _arrow(number: int, command: Command, origin: int, process: int) -> Iterator[Event]:
     arrow = {"id": number, "name": "launch", "cat": "launch"}
-    yield {**arrow, "ph": "s", "pid": HOST, "tid": thread, "ts": _us(command.enqueued - origin)}
+    yield {**arrow, "ph": "s", "pid": HOST, "tid": command.thread, "ts": _us(command.enqueued - origin)}
     queue = FIRST_QUEUE + process
     yield {**arrow, "ph": "f", "bp": "e", "pid": process, "tid": queue, "ts": _us(command.start - origin)}
 
