@@ -20,10 +20,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter_ns as now
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halgpu.errors import Error, FailedPrecondition
 
@@ -37,8 +37,10 @@ SAMPLES: Final = 8
 """Tiny commands that are timed to set a device's clock beside the host's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+NO_DETAILS: Final[Mapping[str, Any]] = {}
+
+
+class Span(NamedTuple):
     """What a host thread did from ``start`` to ``end``. Spans of one thread nest."""
 
     name: str
@@ -46,7 +48,7 @@ class Span:
     thread: int
     start: int
     end: int
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = NO_DETAILS
 
 
 @dataclass(slots=True)
@@ -108,7 +110,7 @@ class Recording:
         finally:
             self.add(name, category, start, details)
 
-    def add(self, name: str, category: str, start: int, details: Mapping[str, Any]) -> None:
+    def add(self, name: str, category: str, start: int, details: Mapping[str, Any] = NO_DETAILS) -> None:
         """Record a span of this thread that ends now."""
         end = now()
         self.spans.append(Span(name, category, self.this_thread(), start, end, details))
@@ -256,7 +258,7 @@ class Recorder:
             self._wait_for(command, event)
         else:
             command.start, command.end, command.timed = start, end, True
-        self.recording.add(f"launch {layout.name}", "device", start, {})
+        self.recording.add(f"launch {layout.name}", "device", start)
 
     def acquire_host(self, memory: Memory, *, read: bool, write: bool) -> tuple[memoryview, int]:
         """``memory.acquire_host``, recorded."""
@@ -287,7 +289,7 @@ class Recorder:
 
     def note(self, kind: str, byte_length: int, event: Any) -> None:
         """Record a command of the device by its event. For what a backend's memory enqueues."""
-        self._wait_for(self._command(kind, kind, byte_length, self._begun, {}), event)
+        self._wait_for(self._command(kind, kind, byte_length, self._begun, NO_DETAILS), event)
 
     def _command(
         self, kind: str, name: str, byte_length: int, enqueued: int, details: Mapping[str, Any]
@@ -374,7 +376,7 @@ def detach(device: Device, recording: Recording) -> None:
         try:
             start = now()
             device.finish()
-            recording.add("wait", "device", start, {})
+            recording.add("wait", "device", start)
             recording.end = now()
             recorder.finish()
         finally:

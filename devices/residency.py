@@ -200,8 +200,12 @@ class Residency:
                 return
             source.device_reads()
             self.device_writes(discard=length == self.memory.byte_length and source is not self)
-            recorder = self.counters.recorder
-            if recorder is None:
-                self.memory.copy_from(source.memory, source_offset, offset, length)
-            else:
-                recorder.copy_from(self.memory, source.memory, source_offset, offset, length)
+            self.enqueue_copy(source.memory, source_offset, offset, length)
+
+    def enqueue_copy(self, source: Memory, source_offset: int, offset: int, length: int) -> None:
+        """Copy bytes on the device, whatever the states. Under the device's lock."""
+        recorder = self.counters.recorder
+        if recorder is None:
+            self.memory.copy_from(source, source_offset, offset, length)
+        else:
+            recorder.copy_from(self.memory, source, source_offset, offset, length)

@@ -41,7 +41,7 @@ class trace:  # noqa: N801  # used as a function
     when the block has ended, which waits for the devices. What the block raises is written too.
 
     Raises FailedPrecondition inside another trace and while a device is profiled. Programs run slower while
-    they are traced: each of their calls takes about a microsecond more.
+    they are traced: each call that they make takes a microsecond or two more. All is kept in memory until the end.
     """
 
     def __init__(self, file: str | os.PathLike[str] | TextIO) -> None:
@@ -95,7 +95,7 @@ def _recorded_by(recording: Recording) -> context.Wrapper:
             try:
                 return function(*arguments)
             finally:
-                recording.add(name, module, start, {})
+                recording.add(name, module, start)
 
         return recorded
 

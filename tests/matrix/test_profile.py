@@ -10,6 +10,7 @@ import pytest
 
 from halgpu.devices import Device, Kernel
 from halgpu.devices.profile import Recording
+from halgpu.devices.windows import open_window
 from halgpu.errors import FailedPrecondition, InvalidArgument
 
 BYTES = 1 << 20
@@ -99,6 +100,18 @@ def test_fills_and_copies_are_recorded(device: Device, kernels: dict[str, Kernel
         assert [(c.kind, c.bytes, c.timed) for c in recording.commands] == [
             ("fill", 4096, True), ("copy", 4096, True),
         ]  # fmt: skip
+
+
+def test_a_copy_for_an_open_window_is_recorded(device: Device, kernels: dict[str, Kernel]) -> None:
+    with device.allocator.allocate(BYTES) as buffer:
+        buffer.fill(0, BYTES, b"\x07")
+        window = open_window(buffer)
+        with device.profile() as recording:
+            kernels["scale"].dispatch(1, (4, 3), [(buffer, 0, BYTES)])
+        assert (window == 7).all()
+        del window
+    copies = [span.details["bytes"] for span in recording.spans if span.name == "copy"]
+    assert copies == [BYTES]
 
 
 def test_spans_of_a_thread_nest(device: Device, kernels: dict[str, Kernel]) -> None:
