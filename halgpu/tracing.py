@@ -10,6 +10,7 @@ and each device's queue, and arrows ("s", "f") from the launch of a kernel to it
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -171,4 +172,7 @@ def _arrow(number: int, command: Command, origin: int, process: int) -> Iterator
 
 
 def _us(nanoseconds: int) -> float:
-    return nanoseconds / 1000
+    # Perfetto takes times the thousand and cuts off what is left (trace_processor/importers/json, CoerceToTs).
+    # A nanosecond less at an end would leave a slice in one that it does not fit.
+    time = nanoseconds / 1000
+    return time if int(time * 1000) == nanoseconds else math.nextafter(time, math.inf)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import halgpu
-from halgpu import errors
+from halgpu import errors, tracing
 from halgpu.cli import main
 from halgpu.devices import open_device
 
@@ -84,11 +84,18 @@ class TraceFile:
 
 def start(event: Event) -> int:
     """Nanoseconds, in which the file is exact."""
-    return round(event["ts"] * 1000)
+    return nanoseconds(event["ts"])
 
 
 def end(event: Event) -> int:
-    return start(event) + round(event["dur"] * 1000)
+    return start(event) + nanoseconds(event["dur"])
+
+
+def nanoseconds(microseconds: float) -> int:
+    """As Perfetto reads them: what is left of a nanosecond is cut off."""
+    cut = int(microseconds * 1000)
+    assert cut == round(microseconds * 1000)
+    return cut
 
 
 def _check_nesting(slices: list[Event]) -> None:
@@ -305,6 +312,12 @@ def test_a_trace_beside_a_profile_is_refused_and_leaves_nothing(program):
     assert open_device("opencl").counters.recorder is None
     with halgpu.trace(io.StringIO()):
         pass
+
+
+def test_every_nanosecond_is_kept():
+    assert [time for time in range(100_000) if nanoseconds(tracing._us(time)) != time] == []
+    times = np.random.default_rng(5).integers(0, 10**13, 10_000).tolist()
+    assert [time for time in times if nanoseconds(tracing._us(time)) != time] == []
 
 
 def test_the_reader_is_strict(program):
