@@ -26,6 +26,7 @@ from halgpu.devices.buffer import Allocator, Buffer, Mapping, Root
 from halgpu.devices.forks import FORKED, keep_forever
 from halgpu.devices.memory import Block, BufferUsage, Memory, MemoryAccess, MemoryType
 from halgpu.devices.pool import DEFAULT_LIMIT, Pool
+from halgpu.devices.profile import Profiling, Timer
 from halgpu.devices.residency import Counters
 from halgpu.errors import FailedPrecondition, Incompatible, InvalidArgument
 
@@ -246,8 +247,12 @@ class Kernel(ABC):
                     root.device_reads()
             # Asked for only now: a write may have moved a root to other memory (windows.py).
             memories = [root.memory for root in roots]
-            self.launch(counts, values, memories, offsets, lengths)
-            device.counters.dispatches += 1
+            counters = device.counters
+            if counters.recorder is None:
+                self.launch(counts, values, memories, offsets, lengths)
+            else:
+                counters.recorder.launch(self, counts, values, memories, offsets, lengths)
+            counters.dispatches += 1
 
     def _grid(self, workgroups: int | Sequence[int]) -> tuple[int, int, int]:
         try:
@@ -272,10 +277,10 @@ class Kernel(ABC):
     def launch(
         self, workgroups: tuple[int, int, int], constants: tuple[int, ...], memories: list[Memory],
         offsets: list[int], lengths: list[int],
-    ) -> None:  # fmt: skip
+    ) -> Any:  # fmt: skip
         """Enqueue with checked arguments: counts of workgroups, unsigned 32-bit constants, whole allocations,
         and each binding's byte offset in its allocation and byte length. No count is zero. Called under the
-        device's lock."""
+        device's lock. Returns what the device's timer can tell the time of, None for work that is done."""
 
 
 class Device(ABC):
@@ -358,7 +363,12 @@ class Device(ABC):
         """
         for program in programs:
             self.check(program)
-        return self.build_programs(programs)
+        recorder = self.counters.recorder
+        if recorder is None or not programs:
+            return self.build_programs(programs)
+        names = ", ".join(layout.name for program in programs for layout in program.layouts)
+        with recorder.recording.span(f"build {names}", "device", language=programs[0].language):
+            return self.build_programs(programs)
 
     def check(self, program: Program) -> None:
         """Raise what :meth:`build` would raise without compiling: for its language, extensions and layouts."""
@@ -370,9 +380,29 @@ class Device(ABC):
         if self.counters.forked:
             self.require_usable()
         with self.lock:
-            self.finish()
+            recorder = self.counters.recorder
+            if recorder is None:
+                self.finish()
+            else:
+                with recorder.recording.span("wait", "device"):
+                    self.finish()
         if self.ledger is not None:
             self.ledger.check()
+
+    def profile(self) -> Profiling:
+        """Time what the device does inside a block: ``with device.profile() as recording: …``.
+
+        The :class:`~halgpu.devices.profile.Recording` has the time of each kernel and transfer on the device
+        once the block has ended, which waits for all work. Raises FailedPrecondition while another block
+        profiles or traces the device.
+        """
+        return Profiling(self)
+
+    def reset_peak(self) -> None:
+        """Let ``statistics.bytes_peak`` start over from what is allocated now."""
+        with self.lock:
+            self.counters.settle()
+            self.counters.bytes_peak = self.counters.bytes_allocated
 
     def close(self) -> None:
         """Wait for all work, then refuse new buffers, kernels and dispatches; a second call does nothing.
@@ -420,6 +450,13 @@ class Device(ABC):
     def finish(self) -> None:
         """Wait for all work enqueued so far."""
 
+    def timer(self) -> Timer | None:
+        """Return what tells when commands ran; None where each is done when the call that enqueues it returns.
+
+        From then on until its end, commands give away their events: see profile.py.
+        """
+        return None
+
 
 def switch(option: str | None, variable: str, default: bool) -> bool:
     """Return a URI option's "0" or "1" as a bool, else the environment variable's, else ``default``."""
@@ -465,6 +502,11 @@ def _check_layout(device: Device, layout: KernelLayout) -> None:
 
 
 _opened: weakref.WeakSet[Device] = weakref.WeakSet()
+
+
+def opened_devices() -> list[Device]:
+    """Return the devices that are open and usable."""
+    return [device for device in _opened if device.unusable is None]
 
 
 def _disable_in_child() -> None:

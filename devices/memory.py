@@ -61,7 +61,7 @@ class Memory(ABC):
     Residency decides *when* these are called; a backend only says *how*. Calls come one at a time, under the
     device's lock, but :meth:`free`, which may come from any thread and from inside a garbage collection, so
     it takes no lock and waits for nothing. Each transfer returns the number of bytes it moved: 0 where host
-    and device share the memory.
+    and device share the memory. A backend with a timer gives each command's event to who records (profile.py).
     """
 
     __slots__ = ("__weakref__", "byte_length", "capacity", "serial")

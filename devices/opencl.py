@@ -20,6 +20,7 @@ from halgpu.devices.forks import require_same_process
 from halgpu.devices.hostmemory import POOLED, Pages, padded, pages
 from halgpu.devices.memory import Memory
 from halgpu.devices.opencl_builds import build_all
+from halgpu.devices.opencl_timer import OpenCLTimer
 from halgpu.devices.quirks import Quirks, opencl_quirks
 
 if TYPE_CHECKING:
@@ -202,13 +203,22 @@ class OpenCLMemory(Memory):
         self.used = self.device.queue.enqueued + 1
         return self.handle
 
+    def note(self, kind: str, byte_length: int, event: Any) -> None:
+        """Tell who records, if anybody does, of a command that was enqueued."""
+        recorder = self.device.counters.recorder
+        if recorder is not None:
+            recorder.note(kind, byte_length, event)
+
     def fill(self, offset: int, length: int, pattern: bytes) -> None:
         device = self.device
         try:
-            device.cl.enqueue_fill_buffer(device.queue.native, self.enqueue(), pattern, offset, length)
+            event = device.cl.enqueue_fill_buffer(
+                device.queue.native, self.enqueue(), pattern, offset, length
+            )
         except device.cl.Error as error:
             raise device.error("fill a buffer", error) from error
         device.queue.enqueued += 1
+        self.note("fill", length, event)
 
     def copy_from(self, source: Memory, source_offset: int, offset: int, length: int) -> None:
         assert isinstance(source, OpenCLMemory)
@@ -230,10 +240,11 @@ class OpenCLMemory(Memory):
         self._copy(native, between, 0, offset, length)
 
     def _copy(self, target: Any, source: Any, source_offset: int, offset: int, length: int) -> None:
-        self.device.cl.enqueue_copy(
+        event = self.device.cl.enqueue_copy(
             self.device.queue.native, target, source,
             src_offset=source_offset, dst_offset=offset, byte_count=length,
         )  # fmt: skip
+        self.note("copy", length, event)
 
 
 class UnifiedMemory(OpenCLMemory):
@@ -287,23 +298,25 @@ class UnifiedMemory(OpenCLMemory):
         device = self.device
         device.queue.before_waiting()
         try:
-            array, _ = device.cl.enqueue_map_buffer(
+            array, event = device.cl.enqueue_map_buffer(
                 device.queue.native, self._native, flags, 0, (self.byte_length,), np.uint8
             )
         except device.cl.Error as error:
             raise device.error(f"map a buffer of {self.byte_length} bytes", error) from error
         device.queue.waited()
+        self.note("map", self.byte_length, event)
         return array.base
 
     def release_host(self, *, dirty: bool) -> int:
         mapping, self._map = self._map, None
         if mapping is not None:
             try:
-                mapping.release(self.device.queue.native)
+                event = mapping.release(self.device.queue.native)
             except self.device.cl.Error as error:
                 raise self.device.error("unmap a buffer", error) from error
             self.device.queue.enqueued += 1
             self.used = self.device.queue.enqueued
+            self.note("unmap", self.byte_length, event)
         return 0
 
     def free(self) -> None:
@@ -406,10 +419,11 @@ class MirroredMemory(OpenCLMemory):
         device = self.device
         device.queue.before_waiting()
         try:
-            device.cl.enqueue_copy(device.queue.native, mirror, self._native)
+            event = device.cl.enqueue_copy(device.queue.native, mirror, self._native)
         except device.cl.Error as error:
             raise device.error(f"read a buffer of {self.byte_length} bytes", error) from error
         device.queue.waited()
+        self.note("download", self.byte_length, event)
 
     def release_host(self, *, dirty: bool) -> int:
         if not dirty:
@@ -426,6 +440,7 @@ class MirroredMemory(OpenCLMemory):
         except device.cl.Error as error:
             raise device.error(f"write a buffer of {self.byte_length} bytes", error) from error
         device.queue.enqueued += 1
+        self.note("upload", self.byte_length, self._upload)
         return self.byte_length
 
     def free(self) -> None:
@@ -558,6 +573,9 @@ class OpenCLDevice(Device):
 
     def finish(self) -> None:
         self.queue.finish()
+
+    def timer(self) -> OpenCLTimer:
+        return OpenCLTimer(self)
 
 
 def is_unified(cl: Any, native: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from halgpu.devices import checks
 from halgpu.devices.base import KernelLayout
 from halgpu.devices.memory import Memory
@@ -21,8 +23,8 @@ class MeasuringKernel(OpenCLKernel):
     def launch(
         self, workgroups: tuple[int, int, int], constants: tuple[int, ...], memories: list[Memory],
         offsets: list[int], lengths: list[int],
-    ) -> None:  # fmt: skip
-        super().launch(workgroups, constants, memories, [*offsets, *lengths], lengths)
+    ) -> Any:  # fmt: skip
+        return super().launch(workgroups, constants, memories, [*offsets, *lengths], lengths)
 
 
 class CheckedKernel(MeasuringKernel):

@@ -49,17 +49,20 @@ class OpenCLKernel(Kernel):
     def launch(
         self, workgroups: tuple[int, int, int], constants: tuple[int, ...], memories: list[Memory],
         offsets: list[int], lengths: list[int],
-    ) -> None:  # fmt: skip
+    ) -> Any:  # fmt: skip
         queue = self._queue
         x, y, z = workgroups
         local = self._local
         try:
             self._set_arguments(memories, (*offsets, *constants))
-            self._enqueue(queue.native, self._native, (x * local[0], y * local[1], z * local[2]), local)
+            event = self._enqueue(
+                queue.native, self._native, (x * local[0], y * local[1], z * local[2]), local
+            )
         except self._error as error:
             self._forget_arguments()
             raise self._device.error(f"run kernel {self.layout.name!r}", error) from error
         queue.enqueued += 1
+        return event
 
     def _set_arguments(self, memories: list[Memory], values: tuple[int, ...]) -> None:
         serials, used = self._serials, self._queue.enqueued + 1

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, cast
 
+from halgpu.devices import profile
 from halgpu.devices.base import Device, DeviceInfo
 from halgpu.errors import Error, InvalidArgument, NotFound, Unavailable, nearest
 
@@ -148,6 +149,7 @@ def open_device(uri: str | Device = DEFAULT_SCHEME) -> Device:
         if device is None or device.unusable is not None:
             device = backend.open_device(key, parsed.index, parsed.options)
             device.configure(parsed.options)
+            profile.opened(device)
             _shared[key] = device
         return device
 

@@ -29,6 +29,7 @@ from halgpu.errors import FailedPrecondition
 
 if TYPE_CHECKING:
     from halgpu.devices.memory import Memory
+    from halgpu.devices.profile import Recorder
 
 
 class State(enum.Enum):
@@ -45,7 +46,7 @@ class Counters:
 
     __slots__ = (
         "_freed", "bytes_allocated", "bytes_down", "bytes_peak", "bytes_up", "dispatches", "forked",
-        "live_handles", "lock", "maps", "programs_cached", "programs_compiled",
+        "live_handles", "lock", "maps", "programs_cached", "programs_compiled", "recorder",
     )  # fmt: skip
 
     REPORTED: ClassVar = (
@@ -60,6 +61,8 @@ class Counters:
         self.bytes_up = self.bytes_down = self.maps = self.dispatches = 0
         self.programs_compiled = self.programs_cached = 0
         self._freed: deque[int] = deque()
+        self.recorder: Recorder | None = None
+        """Who records what the device does (profile.py); mostly nobody."""
 
     def allocated(self, byte_length: int) -> None:
         """Count a new allocation."""
@@ -124,7 +127,11 @@ class Residency:
             view = self.view
             if view is None or (write and not self._writable):
                 read = view is None and not (self.fresh or discard)
-                view, moved = self.memory.acquire_host(read=read, write=write)
+                recorder = self.counters.recorder
+                if recorder is None:
+                    view, moved = self.memory.acquire_host(read=read, write=write)
+                else:
+                    view, moved = recorder.acquire_host(self.memory, read=read, write=write)
                 self.counters.bytes_down += moved
                 self.counters.maps += 1
                 self.view, self._writable, self.fresh = view, write, False
@@ -162,7 +169,11 @@ class Residency:
         leave(self, keep=keep, on_host=on_host)
 
     def _release(self, keep: bool) -> None:
-        self.counters.bytes_up += self.memory.release_host(dirty=self.dirty)
+        recorder = self.counters.recorder
+        if recorder is None:
+            self.counters.bytes_up += self.memory.release_host(dirty=self.dirty)
+        else:
+            self.counters.bytes_up += recorder.release_host(self.memory, dirty=self.dirty)
         self.dirty = keep and self.writers > 0
         # Writing again asks the memory again: what was handed over may still be on its way.
         self._writable = False
@@ -180,7 +191,11 @@ class Residency:
                 fill(self.host(write=True)[offset : offset + length], pattern)
                 return
             self.device_writes(discard=length == self.memory.byte_length)
-            self.memory.fill(offset, length, pattern)
+            recorder = self.counters.recorder
+            if recorder is None:
+                self.memory.fill(offset, length, pattern)
+            else:
+                recorder.fill(self.memory, offset, length, pattern)
 
     def copy_from(self, source: Residency, source_offset: int, offset: int, length: int) -> None:
         """Copy bytes from an allocation of the same device on the side that has the newest ones."""
@@ -192,4 +207,12 @@ class Residency:
                 return
             source.device_reads()
             self.device_writes(discard=length == self.memory.byte_length and source is not self)
-            self.memory.copy_from(source.memory, source_offset, offset, length)
+            self.enqueue_copy(source.memory, source_offset, offset, length)
+
+    def enqueue_copy(self, source: Memory, source_offset: int, offset: int, length: int) -> None:
+        """Copy bytes on the device, whatever the states. Under the device's lock."""
+        recorder = self.counters.recorder
+        if recorder is None:
+            self.memory.copy_from(source, source_offset, offset, length)
+        else:
+            recorder.copy_from(self.memory, source, source_offset, offset, length)

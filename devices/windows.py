@@ -125,5 +125,5 @@ def _copy(source: Root, target: Root, on_host: bool) -> None:
     if on_host:
         target.host(write=True, discard=True)[:] = source.host()
     else:
-        target.memory.copy_from(source.memory, 0, 0, target.byte_length)
+        target.enqueue_copy(source.memory, 0, 0, target.byte_length)
         target.fresh = False

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from halgpu.devices.base import Device as Device
     from halgpu.devices.registry import list_devices as list_devices
     from halgpu.errors import Error as Error
+    from halgpu.tracing import trace as trace
 
 _HOMES = {
     "BufferView": "halgpu.buffer_view",
@@ -35,6 +36,7 @@ _HOMES = {
     "list_devices": "halgpu.devices.registry",
     "load": "halgpu.api",
     "open_device": "halgpu.default_device",
+    "trace": "halgpu.tracing",
 }
 _SUBMODULES = frozenset({"devices", "errors", "vm"})
 

@@ -90,3 +90,21 @@ def test_what_the_vm_page_shows_runs(capsys: pytest.CaptureFixture[str]) -> None
     code, printed = blocks((REPOSITORY / "docs" / "vm.md").read_text())
     exec(code, {})
     assert capsys.readouterr().out == printed
+
+
+def test_what_the_profiling_page_shows_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    compile_mlir: Callable[..., bytes],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "abs.vmfb").write_bytes(compile_mlir((REPOSITORY / "examples" / "abs.mlir").read_text()))
+    [code] = [
+        block for block in blocks((REPOSITORY / "docs" / "profiling.md").read_text()) if "import" in block
+    ]
+    exec(code, {})
+    name, count, seconds = capsys.readouterr().out.split()
+    assert name.startswith("abs_dispatch_0")
+    assert (int(count), float(seconds) > 0) == (3, True)
+    assert '"name":"warm"' in (tmp_path / "trace.json").read_text()

@@ -26,6 +26,8 @@ from halgpu.vm.native import NativeModule
 from halgpu.vm.translator import source_of
 
 Module = NativeModule | BytecodeModule
+Wrapper = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+"""Takes a function's full name and what it calls; returns what to call instead."""
 
 _FULL_HAL = (
     "module {name} was compiled for the full HAL (it imports {imported}); "
@@ -36,7 +38,10 @@ _FULL_HAL = (
 class Function:
     """A function of a module in a context. Call it with VM values; keeps its context alive."""
 
-    __slots__ = ("_context", "_layout", "_target", "attrs", "cconv", "convention", "module_name", "name")
+    __slots__ = (
+        "__weakref__", "_context", "_layout", "_plain", "_target", "attrs", "cconv", "convention", "module_name",
+        "name",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -49,7 +54,7 @@ class Function:
     ) -> None:
         self._context = context
         self._layout = convention.argument_layout
-        self._target = target
+        self._plain = self._target = target
         self.module_name = module_name
         self.name = name
         self.convention = convention
@@ -84,6 +89,10 @@ class Function:
             converted = _converted(error, f"{self.module_name}.{self.name}")
             _add_frames(converted, error.__traceback__)
             raise converted from error
+
+    def instrument(self, wrap: Wrapper | None) -> None:
+        """See :func:`instrument`."""
+        self._target = self._plain if wrap is None else wrap(f"{self.module_name}.{self.name}", self._plain)
 
     def invoke_packed(self, arguments: bytes | memoryview, refs: list[Any] | None = None) -> bytes:
         """Call with packed arguments, return packed results; see :mod:`halgpu.vm.abi` for the layout.
@@ -152,6 +161,8 @@ class _State:
 
     def __init__(self, module: BytecodeModule, allocator: Allocator) -> None:
         self.module = module
+        self._plain: dict[str, Callable[..., Any]] = {}
+        self._wrap = _wrapper
         definition = module.definition
         state = support.Globals(definition.global_bytes, definition.global_refs)
         self.namespace: dict[str, Any] = {
@@ -174,9 +185,26 @@ class _State:
             if f"fn{wanted}" not in self.namespace:
                 source = self.module.translation.source(wanted)
                 exec(source.code, self.namespace)
+                self._wrapped(f"fn{wanted}", source.name)
                 pending += source.callees
-        defined: Callable[..., Any] = self.namespace[f"fn{ordinal}"]
+        name = f"fn{ordinal}"
+        defined: Callable[..., Any] = self._plain.get(name) or self.namespace[name]
         return defined
+
+    def instrument(self, wrap: Wrapper | None) -> None:
+        """See :func:`instrument`: the module's code finds what it calls in its namespace, by name."""
+        self.namespace.update(self._plain)
+        self._plain.clear()
+        self._wrap = wrap
+        for ordinal in range(len(self.module.translation.functions)):
+            self._wrapped(f"fn{ordinal}", self.module.translation.name(ordinal))
+        for ordinal, imported in enumerate(self.module.definition.imports):
+            self._wrapped(f"m{ordinal}", imported.full_name)
+
+    def _wrapped(self, key: str, name: str) -> None:
+        if self._wrap is not None and key in self.namespace:
+            self._plain[key] = self.namespace[key]
+            self.namespace[key] = self._wrap(name, self._plain[key])
 
     def _rodata(self, ordinal: int) -> Buffer:
         made = Buffer.module_storage(self.module.definition.rodata[ordinal], self.module)
@@ -193,10 +221,12 @@ class _State:
         """Bind an import to what it calls, None for an optional one that is not there."""
         self.namespace[f"has{ordinal}"] = 0 if target is None else 1
         self.namespace[f"m{ordinal}"] = target or _missing(imported.full_name)
+        self._wrapped(f"m{ordinal}", imported.full_name)
 
     def close(self) -> None:
         """Drop everything, and with it the cycle between functions and their namespace."""
         self.namespace.clear()
+        self._plain.clear()
 
 
 def _missing(name: str) -> Callable[..., Any]:
@@ -307,7 +337,11 @@ class Context:
         attrs: Mapping[str, str] = {}
         if isinstance(module, BytecodeModule):
             attrs = module.definition.signatures[module.ordinals[name]].attrs
-        return Function(self, module.name, name, convention, attrs, target)
+        made = Function(self, module.name, name, convention, attrs, target)
+        _functions.add(made)
+        if _wrapper is not None:
+            made.instrument(_wrapper)
+        return made
 
     def _no_function(self, name: str) -> str:
         local = [full.partition(".")[2] for full in self.exports]
@@ -429,6 +463,23 @@ def _close_quietly(modules: list[Module], states: dict[int, _State]) -> None:
 
 
 _open: weakref.WeakSet[Context] = weakref.WeakSet()
+_functions: weakref.WeakSet[Function] = weakref.WeakSet()
+_wrapper: Wrapper | None = None
+
+
+def instrument(wrap: Wrapper | None) -> None:
+    """Let programs call ``wrap(name, function)`` in place of each function of theirs and each import.
+
+    For all contexts, those made later included; None ends it. Programs that are not instrumented pay nothing.
+    While they are, a call holds its arguments to its end, so what the program drops early is freed a little later.
+    """
+    global _wrapper
+    _wrapper = wrap
+    for context in list(_open):
+        for state in context._states.values():
+            state.instrument(wrap)
+    for function in list(_functions):
+        function.instrument(wrap)
 
 
 @atexit.register

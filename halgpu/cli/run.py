@@ -1,12 +1,5 @@
 """Runs a function of a compiled program and prints, writes or checks its results.
 
-An --input, one for each parameter:
-  3.14                       a scalar
-  2x2xi32=1 2 3 4            a tensor; brackets and commas are decoration, one value fills it, none is zero
-  2x2xi32=@f.bin  =+f.bin    raw bytes of a file, from its start or where the last value ended
-  @f.npy  +f.npy  *f.npy     one array of a .npy file, the next one, all that remain
-  &2x2xi32=...               only the buffer, without its shape
-  (null)                     nothing
 An --output, one for each result:
   nothing: drop it; -: print it; @f.npy: write, +f.npy: append; any other name: raw bytes
 """
@@ -17,34 +10,21 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from halgpu import api, arguments, errors
-from halgpu.buffer_view import BufferView, upload
-from halgpu.cli import results, values
+from halgpu import api, errors
+from halgpu.cli import calls, results, values
 from halgpu.cli.flags import Parser
-from halgpu.default_device import open_device
 from halgpu.text import counted
 
 if TYPE_CHECKING:
     from halgpu.devices import Device
-    from halgpu.signature import Value
 
 
 def configure(parser: Parser) -> None:
     """Add the flags, which are named as iree-run-module's."""
+    parser.description = f"{__doc__}\n{calls.INPUTS}"
+    calls.configure(parser)
+    calls.configure_function(parser)
     several: dict[str, Any] = {"action": "append", "default": []}
-    parser.add_argument(
-        "--module",
-        **several,
-        metavar="FILE",
-        help="a .vmfb, or - for stdin; repeated: later ones import from earlier, the last runs",
-    )
-    parser.add_argument("--function", default="", metavar="NAME", help="may be left out when there is one")
-    parser.add_argument(
-        "--device",
-        metavar="URI",
-        help="such as opencl:1; 'halgpu devices' lists them (default: $HALGPU_DEVICE, opencl)",
-    )
-    parser.add_argument("--input", **several, metavar="VALUE", help="see above")
     parser.add_argument("--output", **several, metavar="WHERE", help="see above (default: print all)")
     parser.add_argument(
         "--expected_output",
@@ -87,23 +67,20 @@ def configure(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run; returns 0, or 1 when results differ from what is expected."""
-    if not options.module:
-        raise errors.InvalidArgument("no program given: use --module=file.vmfb")
-    *dependencies, source = [sys.stdin.buffer.read() if path == "-" else path for path in options.module]
-    device = open_device(options.device)
-    with api.load(source, device, dependencies=dependencies) as module:
+    with calls.load(options) as module:
         status = _run(module, options)
+        device = module.device
     if options.print_statistics:
         _print_statistics(device)
     return status
 
 
 def _run(module: api.Module, options: argparse.Namespace) -> int:
-    function = _choose(module, options.function)
+    function = calls.choose(module, options.function)
     outputs = function.signature.results
     if options.output and not options.expected_output:
         results.check_outputs(options.output, outputs)
-    inputs = _inputs(function, options.input, module.device)
+    inputs = calls.inputs(function, options.input, module.device)
     sys.stdout.write(f"EXEC @{function.name}\n")
     sys.stdout.flush()
     found = api.invoke(function, inputs)
@@ -119,23 +96,6 @@ def _run(module: api.Module, options: argparse.Namespace) -> int:
     return 0
 
 
-def _choose(module: api.Module, name: str) -> api.Function:
-    if name:
-        return module[name]
-    if len(module) != 1:
-        there = f"it has: {', '.join(module)}" if len(module) else "it has none"
-        raise errors.InvalidArgument(f"module '{module.name}' needs --function=: {there}")
-    return module[next(iter(module))]
-
-
-def _inputs(function: api.Function, specs: list[str], device: Device) -> list[Any]:
-    parameters = function.signature.parameters
-    parsed = values.parse(specs, parameters)
-    if len(parsed) != len(parameters):
-        raise api.wrong_count(function, len(parsed))
-    return [_argument(value, parameter, device) for value, parameter in zip(parsed, parameters, strict=True)]
-
-
 def _expected(function: api.Function, specs: list[str]) -> list[values.Parsed]:
     results = function.signature.results
     parsed = values.parse(specs, results, "expected output")
@@ -145,23 +105,6 @@ def _expected(function: api.Function, specs: list[str]) -> list[values.Parsed]:
             f"found {len(parsed)} expected outputs"
         )
     return parsed
-
-
-def _argument(value: values.Parsed, parameter: Value, device: Device) -> Any:
-    """What the VM passes for a parsed value."""
-    if isinstance(value, values.Ignored):
-        return None if not parameter.is_scalar else 0.0 if parameter.cconv in "fF" else 0
-    if not isinstance(value, values.Tensor):
-        return arguments.register(parameter, value)
-    if parameter.is_scalar:
-        raise errors.InvalidArgument(f"{parameter.name}: expected {parameter.text}, found {value.type_text}")
-    if not value.storage:
-        arguments.check_tensor(parameter, value.shape, value.element)
-    try:
-        buffer = upload(device, value.array, value.element)
-    except errors.ResourceExhausted as error:
-        raise errors.ResourceExhausted(f"{parameter.name}: {value.type_text}: {error.message}") from error
-    return buffer if value.storage else BufferView(buffer, value.shape, value.element.code)
 
 
 def _equality(options: argparse.Namespace) -> results.Equality:
