@@ -8,7 +8,7 @@ from typing import Final
 from halgpu import errors
 from halgpu.devices.base import BindingLayout, KernelLayout
 
-from . import ctypes, literals, usage
+from . import ctypes, literals, usage, workitems
 from . import spirv_types as ty
 from .executable_def import PipelineDef
 from .expressions import Expr, Place, Pointer
@@ -38,6 +38,7 @@ _BUILTINS: Final = {
     BuiltIn.LOCAL_INVOCATION_ID: ("local", "get_local_id"),
     BuiltIn.GLOBAL_INVOCATION_ID: ("global", "get_global_id"),
 }
+_SAME_FOR_GROUP: Final = frozenset({BuiltIn.NUM_WORKGROUPS, BuiltIn.WORKGROUP_SIZE, BuiltIn.WORKGROUP_ID})
 _MODES: Final = frozenset(Mode)
 
 
@@ -56,6 +57,8 @@ class Kernel:
         self.names = Names(source.names)
         self.usage = usage.analyze(module, self.function)
         self.workgroup_size = self._workgroup_size()
+        self.launched_size = (1, 1, 1) if self._does_all_alike() else self.workgroup_size
+        """The workgroup size of the OpenCL kernel."""
         self.bindings = [Binding(ordinal) for ordinal in range(len(pipeline.bindings))]
         self.locals: list[Local] = []
         self.loops: list[Loop] = []
@@ -66,6 +69,9 @@ class Kernel:
         self.scope = Scope(None)
         self._spent = 0
         self._builtins: dict[tuple[int, int], Expr] = {}
+        self._local_ids: dict[int, str] = {}
+        self._starts: dict[str, str] = {}
+        """Names of built-in variables' components -> what they begin as."""
         self._subgroups: Subgroups | None = None
         for binding in self.bindings:
             self.names.reserve(f"b{binding.ordinal}")
@@ -186,7 +192,10 @@ class Kernel:
             # Outside of the dimensions that the workgroup spans the answer is known.
             fixed = number == BuiltIn.LOCAL_INVOCATION_ID and self.workgroup_size[component] == 1
             text = "0" if fixed else f"{function}({component})"
-            return self._begin_with(f"{prefix}_{letter}", text)
+            expr = self._begin_with(f"{prefix}_{letter}", text)
+            if number == BuiltIn.LOCAL_INVOCATION_ID and not fixed:
+                self._local_ids[component] = expr.text
+            return expr
         if number == BuiltIn.LOCAL_INVOCATION_INDEX:
             i, j, k = (self.builtin(BuiltIn.LOCAL_INVOCATION_ID, axis).text for axis in range(3))
             text = i if y == z == 1 else f"{i} + {x}u * {j}" if z == 1 else f"{i} + {x}u * ({j} + {y}u * {k})"
@@ -209,7 +218,7 @@ class Kernel:
 
     def _begin_with(self, name: str, text: str) -> Expr:
         chosen = self.names.unique(name)
-        self.prologue.append(f"const uint {chosen} = {text};")
+        self._starts[chosen] = text
         return Expr(ty.INTS[32], chosen)
 
     # --- bindings -----------------------------------------------------------------------------------------
@@ -228,6 +237,7 @@ class Kernel:
             _collect(variable.type, binding.elements)
             binding.reads |= variable.id in self.usage.reads
             binding.writes |= variable.id in self.usage.writes
+            binding.alone &= self.module.decoration(variable.id, Decoration.ALIASED) is None
 
     def _binding(self, variable: Variable) -> Binding:
         set_ = self.module.decoration(variable.id, Decoration.DESCRIPTOR_SET) or (0,)
@@ -302,13 +312,59 @@ class Kernel:
             raise errors.InvalidArgument(f"{self.what}: malformed SPIR-V: LocalSizeId %{id_} is no constant")
         return int(constant.value or 0)
 
+    def _does_all_alike(self) -> bool:
+        """Whether all work-items of a group do the same, so that one is enough.
+
+        Stock iree-compile makes such kernels where it found nothing to share among the work-items of its usual
+        workgroup. Atomics happen once for each invocation (SPIR-V specification, section 3.3.18), so that they
+        keep theirs.
+        """
+        return not self.usage.synchronizes and self._builtins_used() <= _SAME_FOR_GROUP
+
+    def _builtins_used(self) -> set[int]:
+        found = (self.module.decoration(id_, Decoration.BUILT_IN) for id_ in self.usage.named)
+        return {builtin[0] for builtin in found if builtin}
+
+    def _loop_over_work_items(self) -> None:
+        """On CPUs, turn the kernel inside out where that lets its loops become vector instructions."""
+        group = self._work_group()
+        if group is None:
+            return
+        arrays = workitems.rewrite(self.scope, self.locals, group)
+        if arrays is None:
+            return
+        for name in (*group.ids.values(), *group.derived):
+            del self._starts[name]
+        self.declarations += arrays
+        self.launched_size = (1, 1, 1)
+
+    def _work_group(self) -> workitems.WorkGroup | None:
+        """What loops over the work-items need to know; None for kernels that they are not possible for."""
+        ids = self._local_ids
+        private = any(not declaration.startswith("__local") for declaration in self.declarations)
+        if not self.source.cpu or not ids or private or self.usage.synchronizes:
+            return None
+        if self._builtins_used() - _SAME_FOR_GROUP - {BuiltIn.LOCAL_INVOCATION_ID, BuiltIn.LOCAL_INVOCATION_INDEX}:
+            return None
+        derived = {
+            name: text for name, text in self._starts.items() if set(workitems.words(text)) & set(ids.values())
+        }
+        changing = {declaration.split()[2].partition("[")[0] for declaration in self.declarations}
+        aliased = any(not binding.alone for binding in self.bindings)
+        for binding in self.bindings:
+            if binding.writes or aliased:
+                changing.update(binding.views.values())
+        return workitems.WorkGroup(self.workgroup_size, ids, derived, frozenset(changing))
+
     def text(self) -> str:
         """The kernel as C, once its statements were emitted."""
         for loop in self.loops:
             form_for(loop)
+        self._loop_over_work_items()
         declare(self.locals)
-        size = ", ".join(map(str, self.workgroup_size))
-        body = [*self.prologue, *(f"{declaration};" for declaration in self.declarations)]
+        size = ", ".join(map(str, self.launched_size))
+        starts = (f"const uint {name} = {text};" for name, text in self._starts.items())
+        body = [*starts, *self.prologue, *(f"{declaration};" for declaration in self.declarations)]
         lines = [
             f"__kernel __attribute__((reqd_work_group_size({size})))",
             f"void {self.name}({self._parameters()})",
@@ -321,7 +377,7 @@ class Kernel:
 
     def _parameters(self) -> str:
         parameters = [
-            f"{'' if binding.writes else 'const '}__global uchar *b{binding.ordinal}"
+            f"{'' if binding.writes else 'const '}__global uchar *{'restrict ' if binding.alone else ''}b{binding.ordinal}"
             for binding in self.bindings
         ]
         arguments = self.source.arguments(len(self.bindings), self.pipeline.constants)
@@ -333,7 +389,7 @@ class Kernel:
             name=self.name,
             constants=self.pipeline.constants,
             bindings=tuple(BindingLayout(b.access, b.alignment) for b in self.bindings),
-            workgroup_size=self.workgroup_size,
+            workgroup_size=self.launched_size,
             local_memory=self.local_memory,
         )
 

@@ -34,4 +34,9 @@ class VulkanSpirvLoader:
 def target_of(device: Device) -> Target:
     """What the translation has to know about ``device``."""
     capabilities = device.capabilities
-    return Target(capabilities.fp16, capabilities.fp64, capabilities.exact_division)
+    return Target(
+        half=capabilities.fp16,
+        double=capabilities.fp64,
+        cpu=capabilities.kind == "cpu",
+        exact_division=capabilities.exact_division,
+    )

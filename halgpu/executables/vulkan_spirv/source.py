@@ -21,10 +21,11 @@ class Source:
     bits and computed with as 32-bit floats.
     """
 
-    def __init__(self, what: str, *, half: bool, double: bool) -> None:
+    def __init__(self, what: str, *, half: bool, double: bool, cpu: bool = False) -> None:
         self.what = what
         self.half = half
         self.double = double
+        self.cpu = cpu
         self.names = Names()
         self.extensions: dict[str, None] = {}
         self._types: dict[ty.Type, str] = {}

@@ -23,6 +23,13 @@ class Scope:
         self.owner: Statement | None = None
         self.depth: int = 0 if parent is None else parent.depth + 1
 
+    def move(self, parent: Scope) -> None:
+        """Hang the scope, with all in it, under another one."""
+        self.parent, self.depth = parent, parent.depth + 1
+        for item in self.items:
+            for inner in item.inner():
+                inner.move(self)
+
     def add(self, statement: Statement) -> Statement:
         """Append a statement."""
         statement.scope = self
@@ -41,6 +48,10 @@ class Local:
         self.home: Scope | None = None
         self.first: Statement | None = None
         self.scopes: list[tuple[Scope, Statement]] | None = [] if track else None
+
+    def forget(self) -> None:
+        """Forget where the variable appears."""
+        self.home = self.first = None
 
     def touch(self, statement: Statement) -> None:
         """Note that the variable appears in ``statement``."""
@@ -74,6 +85,10 @@ class Statement:
     def lines(self, indent: str) -> Iterator[str]:
         """The statement's lines, each with ``indent`` in front."""
         yield indent + self.text
+
+    def inner(self) -> Iterator[Scope]:
+        """The scopes in the statement, in order."""
+        yield from ()
 
 
 class Assign(Statement):
@@ -121,6 +136,10 @@ class If(Statement):
         self.then = _nested(self, parent)
         self.otherwise = _nested(self, parent)
 
+    def inner(self) -> Iterator[Scope]:
+        yield self.then
+        yield self.otherwise
+
     def lines(self, indent: str) -> Iterator[str]:
         then = list(render(self.then, indent + INDENT))
         otherwise = list(render(self.otherwise, indent + INDENT))
@@ -163,6 +182,9 @@ class Loop(Statement):
         self.step: Assign | None = None
         self.continues = False
 
+    def inner(self) -> Iterator[Scope]:
+        yield self.body
+
     def lines(self, indent: str) -> Iterator[str]:
         if self.initial is not None and self.step is not None:
             first, step = self.initial, self.step
@@ -188,6 +210,10 @@ class Switch(Statement):
         """Open the scope of one more case."""
         return _nested(self, parent)
 
+    def inner(self) -> Iterator[Scope]:
+        for _, scope, _ in self.cases:
+            yield scope
+
     def lines(self, indent: str) -> Iterator[str]:
         yield f"{indent}switch ({self.text}) {{"
         for labels, scope, falls in self.cases:
@@ -196,6 +222,27 @@ class Switch(Statement):
             yield from render(scope, indent + INDENT)
             yield f"{indent}}}" if falls else f"{indent}}} break;"
         yield f"{indent}}}"
+
+
+class WorkItems(Statement):
+    """A loop over the work-items of a group: for each of ``loops``, outermost first, a name and its end."""
+
+    __slots__ = ("body", "loops")
+
+    def __init__(self, parent: Scope, loops: list[tuple[str, int]]) -> None:
+        super().__init__("")
+        self.loops = loops
+        self.body = _nested(self, parent)
+
+    def inner(self) -> Iterator[Scope]:
+        yield self.body
+
+    def lines(self, indent: str) -> Iterator[str]:
+        depth = len(self.loops)
+        for level, (name, end) in enumerate(self.loops):
+            yield f"{indent}{INDENT * level}for (uint {name} = 0; {name} < {end}u; ++{name}) {{"
+        yield from render(self.body, indent + INDENT * depth)
+        yield from (f"{indent}{INDENT * level}}}" for level in reversed(range(depth)))
 
 
 def _nested(owner: Statement, parent: Scope) -> Scope:
