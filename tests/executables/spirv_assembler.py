@@ -18,6 +18,7 @@ from halgpu.devices.base import Device, Program
 from halgpu.executables.vulkan_spirv.executable_def import ExecutableDef, PipelineDef, PipelineLayout
 from halgpu.executables.vulkan_spirv.opcodes import Op
 from halgpu.executables.vulkan_spirv.spirv_table import GLSL
+from halgpu.executables.vulkan_spirv.loader import target_of
 from halgpu.executables.vulkan_spirv.translate import Target, translate
 
 GLSL_NUMBERS = {name: number for number, name in GLSL.items()}
@@ -271,9 +272,7 @@ class Spirv:
     ) -> list[np.ndarray]:
         """Run on the OpenCL device, an array a binding; returns what the arrays are afterwards."""
         device = open_device("opencl")
-        capabilities = device.capabilities
-        target = Target(half=capabilities.fp16, double=capabilities.fp64)
-        return run_program(device, self.program(target, constants), arrays, push, (groups, 1, 1))
+        return run_program(device, self.program(target_of(device), constants), arrays, push, (groups, 1, 1))
 
     def run(self, *inputs: np.ndarray, output: np.ndarray, **options: Any) -> np.ndarray:
         """Run and return the last binding, for which `output` gives shape, dtype and what is there before."""

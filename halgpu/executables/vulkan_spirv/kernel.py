@@ -8,7 +8,7 @@ from typing import Final
 from halgpu import errors
 from halgpu.devices.base import BindingLayout, KernelLayout
 
-from . import ctypes, literals, usage, workitems
+from . import components, ctypes, library, literals, usage, workitems
 from . import spirv_types as ty
 from .executable_def import PipelineDef
 from .expressions import Expr, Place, Pointer
@@ -325,8 +325,18 @@ class Kernel:
         found = (self.module.decoration(id_, Decoration.BUILT_IN) for id_ in self.usage.named)
         return {builtin[0] for builtin in found if builtin}
 
+    def _split_vectors(self) -> None:
+        """Take vectors apart where the compiler makes longer ones of their components."""
+
+        def scalar_fma() -> str:
+            return library.function(self.source, "fma", ty.FLOATS[32])
+
+        new = components.split(self.scope, self.locals, self.declarations, self.names, scalar_fma)
+        if new is not None:
+            self.locals, self.declarations = new
+
     def _loop_over_work_items(self) -> None:
-        """On CPUs, turn the kernel inside out where that lets its loops become vector instructions."""
+        """Turn the kernel inside out where that lets its loops become vector instructions."""
         group = self._work_group()
         if group is None:
             return
@@ -339,28 +349,33 @@ class Kernel:
         self.launched_size = (1, 1, 1)
 
     def _work_group(self) -> workitems.WorkGroup | None:
-        """What loops over the work-items need to know; None for kernels that they are not possible for."""
+        """What loops over the work-items need to know; None for kernels that they are not possible for.
+
+        Workgroup memory rules them out: stock iree-compile has each work-item initialize all of an array and go
+        on without a barrier, which is right only as long as a work-item is done before the next one begins.
+        """
         ids = self._local_ids
-        private = any(not declaration.startswith("__local") for declaration in self.declarations)
-        if not self.source.cpu or not ids or private or self.usage.synchronizes:
+        if not ids or self.declarations or self.usage.synchronizes:
             return None
-        if self._builtins_used() - _SAME_FOR_GROUP - {BuiltIn.LOCAL_INVOCATION_ID, BuiltIn.LOCAL_INVOCATION_INDEX}:
+        known = _SAME_FOR_GROUP | {BuiltIn.LOCAL_INVOCATION_ID, BuiltIn.LOCAL_INVOCATION_INDEX}
+        if not self._builtins_used() <= known:
             return None
         derived = {
-            name: text for name, text in self._starts.items() if set(workitems.words(text)) & set(ids.values())
+            name: text
+            for name, text in self._starts.items()
+            if not set(ids.values()).isdisjoint(workitems.words(text))
         }
-        changing = {declaration.split()[2].partition("[")[0] for declaration in self.declarations}
         aliased = any(not binding.alone for binding in self.bindings)
-        for binding in self.bindings:
-            if binding.writes or aliased:
-                changing.update(binding.views.values())
-        return workitems.WorkGroup(self.workgroup_size, ids, derived, frozenset(changing))
+        views = [set(b.views.values()) for b in self.bindings if b.writes or aliased]
+        return workitems.WorkGroup(self.workgroup_size, ids, derived, frozenset().union(*views))
 
     def text(self) -> str:
         """The kernel as C, once its statements were emitted."""
         for loop in self.loops:
             form_for(loop)
-        self._loop_over_work_items()
+        if self.source.cpu:
+            self._split_vectors()
+            self._loop_over_work_items()
         declare(self.locals)
         size = ", ".join(map(str, self.launched_size))
         starts = (f"const uint {name} = {text};" for name, text in self._starts.items())

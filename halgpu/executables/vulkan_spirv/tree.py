@@ -7,9 +7,12 @@ else in front of the first statement. An :class:`Assign` that nothing needs as a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 INDENT = "    "
+_WORD: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 class Scope:
@@ -350,3 +353,49 @@ def _conflicts(moved: Assign, copies: list[Assign]) -> bool:
     """Whether a copy after ``moved`` changes what it reads."""
     later = copies[copies.index(moved) + 1 :]
     return any(other.local in moved.reads for other in later)
+
+
+def words(text: str) -> list[str]:
+    """The identifiers in C text, without members."""
+    return _WORD.findall(text)
+
+
+def live(scope: Scope) -> Iterator[Statement]:
+    """The statements of a scope that print something."""
+    return (item for item in scope.items if not isinstance(item, Assign) or item.live)
+
+
+def walk(scope: Scope) -> Iterator[Statement]:
+    """All statements that print something, at any depth."""
+    return walk_all(live(scope))
+
+
+def walk_all(statements: Iterable[Statement]) -> Iterator[Statement]:
+    """Statements with all inside of them."""
+    for item in statements:
+        yield item
+        for inner in item.inner():
+            yield from walk(inner)
+
+
+def assigns(item: Statement) -> Iterator[Assign]:
+    """The assignments that a statement is or, as a `for`, has in its head."""
+    if isinstance(item, Assign):
+        yield item
+    elif isinstance(item, Loop) and item.initial is not None and item.step is not None:
+        yield item.initial
+        yield item.step
+
+
+def touch(scope: Scope, locals_: dict[str, Local]) -> None:
+    """Note where variables appear, by their names; they must have forgotten it before."""
+    for item in live(scope):
+        heads = [assign for assign in assigns(item) if assign is not item]
+        texts = [item.text, *(assign.text for assign in heads)]
+        names = [a.local.name for a in assigns(item)] + [word for text in texts for word in words(text)]
+        first = heads[0] if heads else item
+        for name in names:
+            if name in locals_:
+                locals_[name].touch(first if name == (heads[0].local.name if heads else name) else item)
+        for inner in item.inner():
+            touch(inner, locals_)

@@ -22,16 +22,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from .tree import Assign, If, Label, Local, Loop, Scope, Statement, WorkItems
+from .tree import (
+    Assign, If, Label, Local, Loop, Scope, Statement, WorkItems, assigns, live, touch, walk, walk_all, words,
+)  # fmt: skip
 
 MAXIMUM_ARRAYS: Final = 4
 """Values kept in arrays. With more of them the registers of one work-item at a time serve better."""
 
-_WORD: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _VECTOR: Final = re.compile(r"(?:float|double|half|int|long|short|char|load|store)\d")
 """In names of vector types and of functions on vectors: `float4`, `vload4`, `max_float4`."""
 _ARGUMENT: Final = re.compile(r"p\.\w+\[\w+\]")
@@ -79,17 +79,12 @@ class _Split:
 _Plan = list["Statement | _Region | _Split"]
 
 
-def words(text: str) -> list[str]:
-    """The identifiers in C text, without members."""
-    return _WORD.findall(text)
-
-
 def rewrite(scope: Scope, locals_: list[Local], group: WorkGroup) -> list[str] | None:
     """Put the statements of a kernel into regions, in place; returns the declarations of arrays that they need.
 
     None says that nothing was changed: it is not possible, or nothing would be gained.
     """
-    if any(isinstance(s, Label) or s.text.startswith(("return;", "goto ")) for s in _walk(scope)):
+    if any(isinstance(s, Label) or s.text.startswith(("return;", "goto ")) for s in walk(scope)):
         return None
     rewriter = _Rewriter(scope, locals_, group)
     return rewriter.run() if rewriter.gains() else None
@@ -100,7 +95,7 @@ class _Rewriter:
         self.scope = scope
         self.group = group
         self.locals = locals_
-        self.assigned = Counter(s.local.name for s in _walk(scope) if isinstance(s, Assign))
+        self.assigned = Counter(s.local.name for s in walk(scope) if isinstance(s, Assign))
         self.divergent = {*group.ids.values(), *group.derived}
         self.regions: list[_Region] = []
         self.plan: _Plan = []
@@ -121,9 +116,9 @@ class _Rewriter:
         return any(word in self.divergent or word in self.group.changing for word in words(text))
 
     def spread(self, scope: Scope, *, apart: bool) -> None:
-        for item in _live(scope):
+        for item in live(scope):
             inside = apart or self.differs(item.text)
-            for assign in _assigns(item):
+            for assign in assigns(item):
                 if inside or self.differs(assign.text):
                     self.divergent.add(assign.local.name)
             for inner in item.inner():
@@ -142,7 +137,7 @@ class _Rewriter:
                 self.regions.append(region)
                 pending.clear()
 
-        for item in _live(scope):
+        for item in live(scope):
             if isinstance(item, Assign) and item.local.name not in self.divergent:
                 if self.assigned[item.local.name] > 1:
                     # Its value before may be read by what comes before.
@@ -159,17 +154,17 @@ class _Rewriter:
 
     def taken_together(self, item: Statement) -> bool:
         """Whether ``item`` is a loop, or a selection with loops, that all work-items take together."""
-        differs = self.differs(item.text) or any(a.local.name in self.divergent for a in _assigns(item))
+        differs = self.differs(item.text) or any(a.local.name in self.divergent for a in assigns(item))
         if isinstance(item, Loop):
             return not differs and not _jumps_out(item.body)
-        has_loops = isinstance(item, If) and any(isinstance(s, Loop) for i in item.inner() for s in _walk(i))
+        has_loops = isinstance(item, If) and any(isinstance(s, Loop) for i in item.inner() for s in walk(i))
         return has_loops and not differs
 
     def note_words(self) -> None:
         for region in self.regions:
-            for statement in _walk_all(region.statements):
+            for statement in walk_all(region.statements):
                 region.words.update(words(statement.text))
-                for assign in _assigns(statement):
+                for assign in assigns(statement):
                     region.words.update((assign.local.name, *words(assign.text)))
                     # Set by each work-item in turn: none must find what another left.
                     self.divergent.add(assign.local.name)
@@ -255,7 +250,7 @@ class _Rewriter:
         }
         for local in self.locals:
             local.forget()
-        _touch(self.scope, remaining)
+        touch(self.scope, remaining)
         sizes = "".join(f"[{end}]" for _, end in self.group.loops)
         return [f"{local.specifier} {name}{sizes}" for name, local in self.arrays.items()]
 
@@ -292,9 +287,9 @@ class _Rewriter:
     def needed(self, statements: list[Statement]) -> set[str]:
         """The names that statements use, by way of values that are computed anew too."""
         found: set[str] = set()
-        for statement in _walk_all(statements):
+        for statement in walk_all(statements):
             found.update(words(statement.text))
-            for assign in _assigns(statement):
+            for assign in assigns(statement):
                 found.update(words(assign.text))
         for name in reversed(self.repeated):
             if name in found:
@@ -305,37 +300,12 @@ class _Rewriter:
         """Let every use of a variable name the element of the work-item."""
         element = name + "".join(f"[{id_}]" for id_, _ in self.group.loops)
         pattern = re.compile(rf"(?<![\w.]){name}\b")
-        for statement in _walk(self.scope):
+        for statement in walk(self.scope):
             statement.text = pattern.sub(element, statement.text)
-            for assign in _assigns(statement):
+            for assign in assigns(statement):
                 if assign is not statement:
                     assign.text = pattern.sub(element, assign.text)
         local.name = element
-
-
-def _live(scope: Scope) -> Iterator[Statement]:
-    return (item for item in scope.items if not isinstance(item, Assign) or item.live)
-
-
-def _walk(scope: Scope) -> Iterator[Statement]:
-    """All statements that print something, at any depth."""
-    return _walk_all(_live(scope))
-
-
-def _walk_all(statements: Iterable[Statement]) -> Iterator[Statement]:
-    for item in statements:
-        yield item
-        for inner in item.inner():
-            yield from _walk(inner)
-
-
-def _assigns(item: Statement) -> Iterator[Assign]:
-    """The assignments that a statement is or, as a `for`, has in its head."""
-    if isinstance(item, Assign):
-        yield item
-    elif isinstance(item, Loop) and item.initial is not None and item.step is not None:
-        yield item.initial
-        yield item.step
 
 
 def _jumps_out(scope: Scope) -> bool:
@@ -345,17 +315,3 @@ def _jumps_out(scope: Scope) -> bool:
         or (not isinstance(item, Loop) and any(map(_jumps_out, item.inner())))
         for item in scope.items
     )
-
-
-def _touch(scope: Scope, locals_: dict[str, Local]) -> None:
-    """Note anew where variables appear."""
-    for item in _live(scope):
-        heads = [assign for assign in _assigns(item) if assign is not item]
-        texts = [item.text, *(assign.text for assign in heads)]
-        names = [a.local.name for a in _assigns(item)] + [word for text in texts for word in words(text)]
-        first = heads[0] if heads else item
-        for name in names:
-            if name in locals_:
-                locals_[name].touch(first if name == (heads[0].local.name if heads else name) else item)
-        for inner in item.inner():
-            _touch(inner, locals_)
