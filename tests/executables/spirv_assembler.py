@@ -16,9 +16,9 @@ import numpy as np
 from halgpu.devices import open_device
 from halgpu.devices.base import Device, Program
 from halgpu.executables.vulkan_spirv.executable_def import ExecutableDef, PipelineDef, PipelineLayout
+from halgpu.executables.vulkan_spirv.loader import target_of
 from halgpu.executables.vulkan_spirv.opcodes import Op
 from halgpu.executables.vulkan_spirv.spirv_table import GLSL
-from halgpu.executables.vulkan_spirv.loader import target_of
 from halgpu.executables.vulkan_spirv.translate import Target, translate
 
 GLSL_NUMBERS = {name: number for number, name in GLSL.items()}

@@ -74,7 +74,8 @@ class _Splitter:
             raise _Refused
         self.parts = {
             local.name: [
-                Local(f"{local.name}_{letter}", "float", track=local.scopes is not None) for letter in _LETTERS
+                Local(f"{local.name}_{letter}", "float", track=local.scopes is not None)
+                for letter in _LETTERS
             ]
             for local in locals_
             if local.specifier == _VECTOR

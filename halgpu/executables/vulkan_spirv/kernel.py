@@ -391,10 +391,10 @@ class Kernel:
         return "\n".join(lines)
 
     def _parameters(self) -> str:
-        parameters = [
-            f"{'' if binding.writes else 'const '}__global uchar *{'restrict ' if binding.alone else ''}b{binding.ordinal}"
-            for binding in self.bindings
-        ]
+        parameters = []
+        for binding in self.bindings:
+            const, restrict = "" if binding.writes else "const ", "restrict " if binding.alone else ""
+            parameters.append(f"{const}__global uchar *{restrict}b{binding.ordinal}")
         arguments = self.source.arguments(len(self.bindings), self.pipeline.constants)
         return ", ".join([*parameters, *([f"const {arguments} p"] if arguments else [])])
 

@@ -76,9 +76,8 @@ def vector_load(source: Source, element: str, count: int) -> str:
     """The name by which to call `vload…` of elements in a buffer."""
     if not source.cpu or count == 3:
         return f"vload{count}"
-    body = _choice(
-        _CLANG, f"    return *(const __global {_loose(source, element, count)} *)(p + i * {count});", f"vload{count}(i, p)"
-    )  # fmt: skip
+    ours = f"    return *(const __global {_loose(source, element, count)} *)(p + i * {count});"
+    body = _choice(_CLANG, ours, f"vload{count}(i, p)")
     vector = f"{element}{count}"
     return source.helper(
         "load", f"static {vector} NAME(ulong i, const __global {element} *p)\n{{\n{body}\n}}", vector

@@ -26,7 +26,20 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .tree import (
-    Assign, If, Label, Local, Loop, Scope, Statement, WorkItems, assigns, live, touch, walk, walk_all, words,
+    Assign,
+    If,
+    Label,
+    Local,
+    Loop,
+    Scope,
+    Statement,
+    WorkItems,
+    assigns,
+    live,
+    touch,
+    walk,
+    walk_all,
+    words,
 )  # fmt: skip
 
 MAXIMUM_ARRAYS: Final = 4
@@ -54,7 +67,9 @@ class WorkGroup:
     def loops(self) -> list[tuple[str, int]]:
         """Name and end of each loop, outermost first. Work-items along an axis whose id is not read do the same."""
         return [
-            (self.ids[axis], self.size[axis]) for axis in (2, 1, 0) if axis in self.ids and self.size[axis] > 1
+            (self.ids[axis], self.size[axis])
+            for axis in (2, 1, 0)
+            if axis in self.ids and self.size[axis] > 1
         ]
 
 
@@ -241,16 +256,12 @@ class _Rewriter:
 
     def run(self) -> list[str]:
         self.build(self.scope, self.plan)
-        for name, local in self.arrays.items():
-            self.index(name, local)
-        remaining = {
-            local.name: local
-            for local in self.locals
-            if local.name not in self.arrays and local.name not in self.repeated
-        }
         for local in self.locals:
             local.forget()
-        touch(self.scope, remaining)
+        gone = self.arrays.keys() | self.repeated.keys()
+        touch(self.scope, {local.name: local for local in self.locals if local.name not in gone})
+        for name, local in self.arrays.items():
+            self.index(name, local)
         sizes = "".join(f"[{end}]" for _, end in self.group.loops)
         return [f"{local.specifier} {name}{sizes}" for name, local in self.arrays.items()]
 
