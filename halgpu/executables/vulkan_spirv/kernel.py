@@ -27,7 +27,7 @@ from .places import (
 from .source import Source
 from .spirv_table import BuiltIn, Decoration, Mode, Storage
 from .subgroups import Subgroups
-from .tree import INDENT, Local, Loop, Scope, declare, form_for, render
+from .tree import INDENT, Local, Loop, Scope, declare, form_for, render, words
 
 MAXIMUM_INSTRUCTIONS: Final = 1 << 18
 """Instructions emitted for a kernel, calls counted each time."""
@@ -363,7 +363,7 @@ class Kernel:
         derived = {
             name: text
             for name, text in self._starts.items()
-            if not set(ids.values()).isdisjoint(workitems.words(text))
+            if not set(ids.values()).isdisjoint(words(text))
         }
         aliased = any(not binding.alone for binding in self.bindings)
         views = [set(b.views.values()) for b in self.bindings if b.writes or aliased]

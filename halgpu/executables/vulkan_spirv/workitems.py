@@ -15,7 +15,7 @@ which compilers vectorize. Without barriers the work-items of a group may run in
 What may differ between work-items (is *divergent*) goes into regions, each a loop over the work-items; the rest
 is done once for all. A divergent value that several regions need is computed anew in each of them if it is plain
 arithmetic, so that the compiler sees neighbouring work-items reach neighbouring elements; else it is kept in an
-array with an element a work-item.
+array with an element a work-item. A selection of work-items that take a loop becomes a condition inside of regions.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class _Region:
     statements: list[Statement]
     looped: bool
     """It is inside of a loop that all work-items take together."""
+    guards: tuple[str, ...] = ()
+    """Conditions on which a work-item takes part."""
     words: set[str] = field(default_factory=set)
 
 
@@ -110,7 +112,9 @@ class _Rewriter:
         self.scope = scope
         self.group = group
         self.locals = locals_
-        self.assigned = Counter(s.local.name for s in walk(scope) if isinstance(s, Assign))
+        found = [statement for statement in walk(scope) if isinstance(statement, Assign)]
+        self.assigned = Counter(assign.local.name for assign in found)
+        self.definitions = {assign.local.name: assign for assign in found}
         self.divergent = {*group.ids.values(), *group.derived}
         self.regions: list[_Region] = []
         self.plan: _Plan = []
@@ -119,7 +123,7 @@ class _Rewriter:
             before = len(self.divergent)
             self.spread(scope, apart=False)
             self.regions.clear()
-            self.plan = self.take_apart(scope, looped=False)
+            self.plan = self.take_apart(scope)
             self.note_words()
         self.repeated = self.find_repeated()
         self.arrays = self.find_arrays()
@@ -130,24 +134,59 @@ class _Rewriter:
         """Whether C text may mean different things to the work-items of a group."""
         return any(word in self.divergent or word in self.group.changing for word in words(text))
 
-    def spread(self, scope: Scope, *, apart: bool) -> None:
+    def spread(self, scope: Scope, *, apart: bool, guarded: bool = False) -> None:
         for item in live(scope):
-            inside = apart or self.differs(item.text)
+            splits = not apart and self.selects(item)
+            inside = apart or (self.differs(item.text) and not splits)
             for assign in assigns(item):
-                if inside or self.differs(assign.text):
+                # Where only some work-items go, what is set may be seen by others behind, and what is read may
+                # not be there to be read by others.
+                kept = guarded and assign is item and not self.is_lasting(assign)
+                if inside or kept or self.differs(assign.text):
                     self.divergent.add(assign.local.name)
             for inner in item.inner():
-                self.spread(inner, apart=inside)
+                self.spread(inner, apart=inside, guarded=guarded or splits)
+
+    def is_lasting(self, assign: Assign) -> bool:
+        """Whether an assignment is the only one and reads no memory."""
+        return self.assigned[assign.local.name] == 1 and not _reads_memory(assign.text)
+
+    def selects(self, item: Statement) -> bool:
+        """Whether ``item`` is `if` without `else`, around loops, on a condition of plain arithmetic that differs."""
+        return (
+            isinstance(item, If)
+            and self.differs(item.text)
+            and not any(True for _ in live(item.otherwise))
+            and any(isinstance(inner, Loop) for inner in walk(item.then))
+            and not _jumps_out(item.then)
+            and self.is_plain_text(item.text)
+        )
+
+    def is_plain_text(self, text: str) -> bool:
+        """Whether C text is arithmetic that gives the same wherever it stands."""
+        return not _reads_memory(text) and all(map(self.is_plain_word, words(text)))
+
+    def is_plain_word(self, word: str) -> bool:
+        if word in self.group.ids.values() or word in self.group.derived:
+            return True
+        definition = self.definitions.get(word)
+        if definition is not None and (definition.copy or self.assigned[word] > 1):
+            return False
+        return word not in self.divergent or self.is_plain(self.definitions[word])
+
+    def is_plain(self, item: Assign) -> bool:
+        once = self.assigned[item.local.name] == 1 and not item.copy
+        return once and item.local.specifier in ("uint", "ulong", "bool") and self.is_plain_text(item.text)
 
     # --- regions ------------------------------------------------------------------------------------------
 
-    def take_apart(self, scope: Scope, *, looped: bool) -> _Plan:
+    def take_apart(self, scope: Scope, *, looped: bool = False, guards: tuple[str, ...] = ()) -> _Plan:
         plan: _Plan = []
         pending: list[Statement] = []
 
         def flush() -> None:
             if pending:
-                region = _Region(pending.copy(), looped)
+                region = _Region(pending.copy(), looped, guards)
                 plan.append(region)
                 self.regions.append(region)
                 pending.clear()
@@ -161,7 +200,11 @@ class _Rewriter:
             elif self.taken_together(item):
                 flush()
                 loop = looped or isinstance(item, Loop)
-                plan.append(_Split(item, [self.take_apart(inner, looped=loop) for inner in item.inner()]))
+                inner = [self.take_apart(scope, looped=loop, guards=guards) for scope in item.inner()]
+                plan.append(_Split(item, inner))
+            elif isinstance(item, If) and self.selects(item):
+                flush()
+                plan += self.take_apart(item.then, looped=looped, guards=(*guards, item.text))
             else:
                 pending.append(item)
         flush()
@@ -177,6 +220,7 @@ class _Rewriter:
 
     def note_words(self) -> None:
         for region in self.regions:
+            region.words.update(word for guard in region.guards for word in words(guard))
             for statement in walk_all(region.statements):
                 region.words.update(words(statement.text))
                 for assign in assigns(statement):
@@ -189,18 +233,9 @@ class _Rewriter:
         found: dict[str, Assign] = {}
         for region in self.regions:
             for item in region.statements:
-                if isinstance(item, Assign) and self.is_plain(item, found):
+                if isinstance(item, Assign) and self.is_plain(item):
                     found[item.local.name] = item
         return found
-
-    def is_plain(self, item: Assign, found: dict[str, Assign]) -> bool:
-        if self.assigned[item.local.name] > 1 or "[" in _ARGUMENT.sub("", item.text):
-            return False
-        known = {*self.group.ids.values(), *self.group.derived, *found}
-        return item.local.specifier in ("uint", "ulong", "bool") and all(
-            word in known or (word not in self.divergent and self.assigned[word] <= 1)
-            for word in words(item.text)
-        )
 
     def find_arrays(self) -> dict[str, Local]:
         """Divergent variables whose values outlive a region, and are not computed anew."""
@@ -272,16 +307,19 @@ class _Rewriter:
                 self.add_region(scope, entry)
             elif isinstance(entry, _Split):
                 scope.add(entry.statement)
+                for head in assigns(entry.statement):
+                    head.scope = scope
                 for inner, inner_plan in zip(entry.statement.inner(), entry.inner, strict=True):
+                    inner.move(scope)
                     self.build(inner, inner_plan)
             else:
                 scope.add(entry)
 
     def add_region(self, scope: Scope, region: _Region) -> None:
         kept = [s for s in region.statements if not (isinstance(s, Assign) and s.local.name in self.repeated)]
-        needed = self.needed(kept)
         if not kept:
             return
+        needed = self.needed(kept, region.guards)
         items = WorkItems(scope, self.group.loops)
         scope.add(items)
         for name, text in self.group.derived.items():
@@ -290,14 +328,22 @@ class _Rewriter:
         for name, assign in self.repeated.items():
             if name in needed:
                 items.body.add(Statement(f"{assign.local.specifier} {name} = {assign.text};"))
+        body = items.body
+        if region.guards:
+            guard = If(body)
+            body.add(guard)
+            guard.text = (
+                " && ".join(f"({text})" for text in region.guards) if region.guards[1:] else region.guards[0]
+            )
+            body = guard.then
         for statement in kept:
-            items.body.add(statement)
+            body.add(statement)
             for inner in statement.inner():
-                inner.move(items.body)
+                inner.move(body)
 
-    def needed(self, statements: list[Statement]) -> set[str]:
+    def needed(self, statements: list[Statement], guards: tuple[str, ...]) -> set[str]:
         """The names that statements use, by way of values that are computed anew too."""
-        found: set[str] = set()
+        found = {word for guard in guards for word in words(guard)}
         for statement in walk_all(statements):
             found.update(words(statement.text))
             for assign in assigns(statement):
@@ -317,6 +363,10 @@ class _Rewriter:
                 if assign is not statement:
                     assign.text = pattern.sub(element, assign.text)
         local.name = element
+
+
+def _reads_memory(text: str) -> bool:
+    return "[" in _ARGUMENT.sub("", text) or "load" in text
 
 
 def _jumps_out(scope: Scope) -> bool:
