@@ -361,9 +361,7 @@ class Kernel:
         if not self._builtins_used() <= known:
             return None
         derived = {
-            name: text
-            for name, text in self._starts.items()
-            if not set(ids.values()).isdisjoint(words(text))
+            name: text for name, text in self._starts.items() if not set(ids.values()).isdisjoint(words(text))
         }
         aliased = any(not binding.alone for binding in self.bindings)
         views = [set(b.views.values()) for b in self.bindings if b.writes or aliased]
