@@ -237,7 +237,6 @@ class Kernel:
             _collect(variable.type, binding.elements)
             binding.reads |= variable.id in self.usage.reads
             binding.writes |= variable.id in self.usage.writes
-            binding.alone &= self.module.decoration(variable.id, Decoration.ALIASED) is None
 
     def _binding(self, variable: Variable) -> Binding:
         set_ = self.module.decoration(variable.id, Decoration.DESCRIPTOR_SET) or (0,)
@@ -363,9 +362,9 @@ class Kernel:
         derived = {
             name: text for name, text in self._starts.items() if not set(ids.values()).isdisjoint(words(text))
         }
-        aliased = any(not binding.alone for binding in self.bindings)
-        views = [set(b.views.values()) for b in self.bindings if b.writes or aliased]
-        return workitems.WorkGroup(self.workgroup_size, ids, derived, frozenset().union(*views))
+        # Any binding may be the memory that another one writes.
+        views = (name for binding in self.bindings for name in binding.views.values())
+        return workitems.WorkGroup(self.workgroup_size, ids, derived, frozenset(views))
 
     def text(self) -> str:
         """The kernel as C, once its statements were emitted."""
@@ -389,10 +388,10 @@ class Kernel:
         return "\n".join(lines)
 
     def _parameters(self) -> str:
-        parameters = []
-        for binding in self.bindings:
-            const, restrict = "" if binding.writes else "const ", "restrict " if binding.alone else ""
-            parameters.append(f"{const}__global uchar *{restrict}b{binding.ordinal}")
+        parameters = [
+            f"{'' if binding.writes else 'const '}__global uchar *b{binding.ordinal}"
+            for binding in self.bindings
+        ]
         arguments = self.source.arguments(len(self.bindings), self.pipeline.constants)
         return ", ".join([*parameters, *([f"const {arguments} p"] if arguments else [])])
 

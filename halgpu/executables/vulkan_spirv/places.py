@@ -16,7 +16,12 @@ from .parser import Variable
 from .source import Source
 
 BUFFERS: Final = "buffers"
-"""The memory group of all buffers: two bindings may be the same memory if they are decorated Aliased."""
+"""The memory group of all buffers: two bindings may be the same memory.
+
+SPIR-V rules that out for variables without the decoration Aliased (specification, section 2.18.2), but stock
+iree-compile 3.13.0 has inline programs work in place through one binding to read and another to write, both
+undecorated. So pointers are never `restrict`.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -28,9 +33,6 @@ class Binding:
     """The scalar types that the kernel's variables over this binding are made of."""
     reads: bool = False
     writes: bool = False
-    alone: bool = True
-    """No other binding is the same memory: that is so unless a variable over it is decorated Aliased (SPIR-V
-    specification, section 2.18.2). Variables over one binding are one pointer here, so that they may be."""
     views: dict[str, str] = field(default_factory=dict)
     """C element type -> name of the typed pointer that the kernel declares."""
     name: str = ""

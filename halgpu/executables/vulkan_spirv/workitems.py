@@ -61,7 +61,7 @@ class WorkGroup:
     derived: dict[str, str] = field(default_factory=dict)
     """Name -> text, for other names that the kernel begins with and that depend on the local ids."""
     changing: frozenset[str] = frozenset()
-    """Names of memory that the kernel writes: what is read from it is taken to differ."""
+    """Names of memory that may be written: what is read from it is taken to differ."""
 
     @property
     def loops(self) -> list[tuple[str, int]]:
