@@ -9,7 +9,7 @@ from halgpu import errors
 from halgpu.devices.base import BindingLayout, KernelLayout
 from halgpu.devices.checks import Checks
 
-from . import checked, ctypes, literals, usage
+from . import checked, components, ctypes, library, literals, usage, workitems
 from . import spirv_types as ty
 from .executable_def import PipelineDef
 from .expressions import Expr, Place, Pointer
@@ -28,7 +28,7 @@ from .places import (
 from .source import Source
 from .spirv_table import BuiltIn, Decoration, Mode, Storage
 from .subgroups import Subgroups
-from .tree import INDENT, Local, Loop, Scope, declare, form_for, render
+from .tree import INDENT, Local, Loop, Scope, declare, form_for, render, words
 
 MAXIMUM_INSTRUCTIONS: Final = 1 << 18
 """Instructions emitted for a kernel, calls counted each time."""
@@ -39,6 +39,7 @@ _BUILTINS: Final = {
     BuiltIn.LOCAL_INVOCATION_ID: ("local", "get_local_id"),
     BuiltIn.GLOBAL_INVOCATION_ID: ("global", "get_global_id"),
 }
+_SAME_FOR_GROUP: Final = frozenset({BuiltIn.NUM_WORKGROUPS, BuiltIn.WORKGROUP_SIZE, BuiltIn.WORKGROUP_ID})
 _MODES: Final = frozenset(Mode)
 
 
@@ -58,6 +59,8 @@ class Kernel:
         self.names = Names(source.names)
         self.usage = usage.analyze(module, self.function)
         self.workgroup_size = self._workgroup_size()
+        self.launched_size = (1, 1, 1) if self._does_all_alike() else self.workgroup_size
+        """The workgroup size of the OpenCL kernel."""
         self.bindings = [Binding(ordinal) for ordinal in range(len(pipeline.bindings))]
         self.locals: list[Local] = []
         self.loops: list[Loop] = []
@@ -70,6 +73,9 @@ class Kernel:
         self.recorder = checked.Recorder(self) if source.checked else None
         self._spent = 0
         self._builtins: dict[tuple[int, int], Expr] = {}
+        self._local_ids: dict[int, str] = {}
+        self._starts: dict[str, str] = {}
+        """Names of built-in variables' components -> what they begin as."""
         self._subgroups: Subgroups | None = None
         for binding in self.bindings:
             self.names.reserve(f"b{binding.ordinal}")
@@ -203,7 +209,10 @@ class Kernel:
             # Outside of the dimensions that the workgroup spans the answer is known.
             fixed = number == BuiltIn.LOCAL_INVOCATION_ID and self.workgroup_size[component] == 1
             text = "0" if fixed else f"{function}({component})"
-            return self._begin_with(f"{prefix}_{letter}", text)
+            expr = self._begin_with(f"{prefix}_{letter}", text)
+            if number == BuiltIn.LOCAL_INVOCATION_ID and not fixed:
+                self._local_ids[component] = expr.text
+            return expr
         if number == BuiltIn.LOCAL_INVOCATION_INDEX:
             i, j, k = (self.builtin(BuiltIn.LOCAL_INVOCATION_ID, axis).text for axis in range(3))
             text = i if y == z == 1 else f"{i} + {x}u * {j}" if z == 1 else f"{i} + {x}u * ({j} + {y}u * {k})"
@@ -226,7 +235,7 @@ class Kernel:
 
     def _begin_with(self, name: str, text: str) -> Expr:
         chosen = self.names.unique(name)
-        self.prologue.append(f"const uint {chosen} = {text};")
+        self._starts[chosen] = text
         return Expr(ty.INTS[32], chosen)
 
     # --- bindings -----------------------------------------------------------------------------------------
@@ -324,13 +333,72 @@ class Kernel:
             raise errors.InvalidArgument(f"{self.what}: malformed SPIR-V: LocalSizeId %{id_} is no constant")
         return int(constant.value or 0)
 
+    def _does_all_alike(self) -> bool:
+        """Whether all work-items of a group do the same, so that one is enough.
+
+        Stock iree-compile makes such kernels where it found nothing to share among the work-items of its usual
+        workgroup. Atomics happen once for each invocation (SPIR-V specification, section 3.3.18), so that they
+        keep theirs.
+        """
+        return not self.usage.synchronizes and self._builtins_used() <= _SAME_FOR_GROUP
+
+    def _builtins_used(self) -> set[int]:
+        found = (self.module.decoration(id_, Decoration.BUILT_IN) for id_ in self.usage.named)
+        return {builtin[0] for builtin in found if builtin}
+
+    def _split_vectors(self) -> None:
+        """Take vectors apart where the compiler makes longer ones of their components."""
+
+        def scalar_fma() -> str:
+            return library.function(self.source, "fma", ty.FLOATS[32])
+
+        new = components.split(self.scope, self.locals, self.declarations, self.names, scalar_fma)
+        if new is not None:
+            self.locals, self.declarations = new
+
+    def _loop_over_work_items(self) -> None:
+        """Turn the kernel inside out where that lets its loops become vector instructions."""
+        group = self._work_group()
+        if group is None:
+            return
+        arrays = workitems.rewrite(self.scope, self.locals, group)
+        if arrays is None:
+            return
+        for name in (*group.ids.values(), *group.derived):
+            del self._starts[name]
+        self.declarations += arrays
+        self.launched_size = (1, 1, 1)
+
+    def _work_group(self) -> workitems.WorkGroup | None:
+        """What loops over the work-items need to know; None for kernels that they are not possible for.
+
+        Workgroup memory rules them out: stock iree-compile has each work-item initialize all of an array and go
+        on without a barrier, which is right only as long as a work-item is done before the next one begins.
+        """
+        ids = self._local_ids
+        if not ids or self.declarations or self.usage.synchronizes:
+            return None
+        known = _SAME_FOR_GROUP | {BuiltIn.LOCAL_INVOCATION_ID, BuiltIn.LOCAL_INVOCATION_INDEX}
+        if not self._builtins_used() <= known:
+            return None
+        derived = {
+            name: text for name, text in self._starts.items() if not set(ids.values()).isdisjoint(words(text))
+        }
+        # Any binding may be the memory that another one writes.
+        views = (name for binding in self.bindings for name in binding.views.values())
+        return workitems.WorkGroup(self.workgroup_size, ids, derived, frozenset(views))
+
     def text(self) -> str:
         """The kernel as C, once its statements were emitted."""
         for loop in self.loops:
             form_for(loop)
+        if self.source.cpu:
+            self._split_vectors()
+            self._loop_over_work_items()
         declare(self.locals)
-        size = ", ".join(map(str, self.workgroup_size))
-        body = [*self.prologue, *(f"{declaration};" for declaration in self.declarations)]
+        size = ", ".join(map(str, self.launched_size))
+        starts = (f"const uint {name} = {text};" for name, text in self._starts.items())
+        body = [*starts, *self.prologue, *(f"{declaration};" for declaration in self.declarations)]
         lines = [
             f"__kernel __attribute__((reqd_work_group_size({size})))",
             f"void {self.name}({self._parameters()})",
@@ -360,7 +428,7 @@ class Kernel:
             name=self.name,
             constants=self.pipeline.constants,
             bindings=tuple(BindingLayout(b.access, b.alignment) for b in self.bindings),
-            workgroup_size=self.workgroup_size,
+            workgroup_size=self.launched_size,
             local_memory=self.local_memory,
             lengths=self.measures,
             checks=self._checks(),

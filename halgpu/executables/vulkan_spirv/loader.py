@@ -39,9 +39,14 @@ def target_of(device: Device) -> Target:
     """What the translation has to know about ``device``, and what the environment asks for."""
     capabilities = device.capabilities
     return Target(
-        capabilities.fp16, capabilities.fp64, capabilities.exact_division, wants_checks(),
-        f"{device.uri} ({capabilities.name})",
-    )  # fmt: skip
+        half=capabilities.fp16,
+        double=capabilities.fp64,
+        # A check reports the work-item that the device runs: loops over several of them would hide it.
+        cpu=capabilities.kind == "cpu" and not wants_checks(),
+        exact_division=capabilities.exact_division,
+        checked=wants_checks(),
+        device=f"{device.uri} ({capabilities.name})",
+    )
 
 
 def wants_checks() -> bool:

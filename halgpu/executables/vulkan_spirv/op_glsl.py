@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from . import ctypes
+from . import ctypes, library
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ADD, ATOM, MULTIPLY, Expr, combine
@@ -73,7 +73,8 @@ def _builtin(name: str, count: int = 1) -> Extended:
 
     def call(e: Emitter, instruction: Instruction, type_: ty.Type, operands: Sequence[int]) -> Expr:
         values = _floats(e, instruction, operands, count, type_)
-        text = f"{name}({', '.join(value.text for value in values)})"
+        called = library.function(e.source, name, values[0].type)
+        text = f"{called}({', '.join(value.text for value in values)})"
         return shorten(e, combine(values[0].type, text, ATOM, values), type_)
 
     return call
@@ -95,17 +96,19 @@ def _define(e: Emitter, name: str, type_: ty.Type, count: int, scalar: str, vect
     t = e.source.type(type_)
     u = e.source.type(ty.like(type_, ty.INTS[width_of(type_)]))
     body = (vector if vector and isinstance(type_, ty.Vector) else scalar).replace("{T}", t).replace("{U}", u)
+    body = body.replace("{MIN}", library.lesser(e.source, "a", "b"))
+    body = body.replace("{MAX}", library.lesser(e.source, "a", "b", greater=True))
     parameters = ", ".join(f"{t} {letter}" for letter in "abc"[:count])
     return e.source.helper(name, f"static {t} NAME({parameters})\n{{\n    return {body};\n}}", t)
 
 
 _MIN: Final = (
-    "a == b ? as_{T}(({U})(as_{U}(a) | as_{U}(b))) : fmin(a, b)",
-    "select(fmin(a, b), as_{T}(({U})(as_{U}(a) | as_{U}(b))), a == b)",
+    "a == b ? as_{T}(({U})(as_{U}(a) | as_{U}(b))) : {MIN}",
+    "a == b ? as_{T}(as_{U}(a) | as_{U}(b)) : {MIN}",
 )
 _MAX: Final = (
-    "a == b ? as_{T}(({U})(as_{U}(a) & as_{U}(b))) : fmax(a, b)",
-    "select(fmax(a, b), as_{T}(({U})(as_{U}(a) & as_{U}(b))), a == b)",
+    "a == b ? as_{T}(({U})(as_{U}(a) & as_{U}(b))) : {MAX}",
+    "a == b ? as_{T}(as_{U}(a) & as_{U}(b)) : {MAX}",
 )
 
 
@@ -157,7 +160,7 @@ def fma(e: Emitter, instruction: Instruction, type_: ty.Type, operands: Sequence
         name = e.source.type(at)
         cast = f"convert_{name}" if isinstance(type_, ty.Vector) else f"({name})"
         wide = [value.retyped(at, f"{cast}({value.text})") for value in wide]
-    text = f"fma({', '.join(value.text for value in wide)})"
+    text = f"{library.function(e.source, 'fma', at)}({', '.join(value.text for value in wide)})"
     return shorten(e, combine(at, text, ATOM, wide), type_)
 
 
@@ -242,10 +245,21 @@ def _integers(template: str, count: int, *, is_signed: bool = False, back: bool 
     def call(e: Emitter, instruction: Instruction, type_: ty.Type, operands: Sequence[int]) -> Expr:
         values = _values(e, instruction, operands, count, type_, is_int(type_))
         arguments = [_argument(e, value, is_signed=is_signed) for value in values]
-        expr = combine(type_, template.format(*arguments), ATOM, values)
+        c_type = ctypes.signed_name(type_) if is_signed else e.source.type(type_)
+        text = template.format(*arguments, **_choices(e, template, c_type))
+        expr = combine(type_, text, ATOM, values)
         return unsigned(e, expr) if back else expr
 
     return call
+
+
+def _choices(e: Emitter, template: str, c_type: str) -> dict[str, str]:
+    """What `min` and `max` are called, for a template that names them."""
+    return {
+        name: library.integer_choice(e.source, name, c_type)
+        for name in ("min", "max")
+        if f"{{{name}}}" in template
+    }
 
 
 def sign(e: Emitter, instruction: Instruction, type_: ty.Type, operands: Sequence[int]) -> Expr:
@@ -349,11 +363,11 @@ _TABLE: Final[dict[str, Extended]] = {
     "FMix": mix, "Step": _builtin("step", 2), "SmoothStep": _builtin("smoothstep", 3), "Fma": fma, "Ldexp": ldexp,
     "ModfStruct": _MODF_STRUCT, "Modf": _MODF, "FrexpStruct": _FREXP_STRUCT, "Frexp": _FREXP,
     "SAbs": _integers("abs({0})", 1, is_signed=True), "SSign": sign,
-    "UMin": _integers("min({0}, {1})", 2), "UMax": _integers("max({0}, {1})", 2),
-    "SMin": _integers("min({0}, {1})", 2, is_signed=True, back=True),
-    "SMax": _integers("max({0}, {1})", 2, is_signed=True, back=True),
-    "UClamp": _integers("min(max({0}, {1}), {2})", 3),
-    "SClamp": _integers("min(max({0}, {1}), {2})", 3, is_signed=True, back=True),
+    "UMin": _integers("{min}({0}, {1})", 2), "UMax": _integers("{max}({0}, {1})", 2),
+    "SMin": _integers("{min}({0}, {1})", 2, is_signed=True, back=True),
+    "SMax": _integers("{max}({0}, {1})", 2, is_signed=True, back=True),
+    "UClamp": _integers("{min}({max}({0}, {1}), {2})", 3),
+    "SClamp": _integers("{min}({max}({0}, {1}), {2})", 3, is_signed=True, back=True),
     "FindILsb": _find("lowest"),
     "FindSMsb": _find("highest_signed"),
     "FindUMsb": _find("highest"),

@@ -98,7 +98,11 @@ def _by_names(
 
 
 def is_nan(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
-    """OpIsNan: only NaN differs from itself."""
+    """OpIsNan: only NaN differs from itself. `isnan` of vectors is a call on some CPUs (see library.py)."""
+    a = e.value(instruction.operands[0])
+    if isinstance(a.type, ty.Vector) and is_float(a.type) and e.source.cpu and is_bool(type_):
+        a = e.named(widen(e, a))
+        return truth(e, type_, a.type, f"{a.text} != {a.text}", EQUALITY, [a])
     return _classify(e, instruction, type_, "isnan({a})")
 
 
@@ -160,7 +164,9 @@ def select(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
     e.check(instruction, is_bool(c.type) and a.type is type_ and b.type is type_, "a boolean and two values")
     if isinstance(c.type, ty.Vector):
         e.check(instruction, ty.count_of(c.type) == ty.count_of(type_), "a boolean for each component")
-        return combine(type_, f"select({b.text}, {a.text}, {mask_as(e, c, type_)})", ATOM, [c, a, b])
+        # OpenCL C's ?: picks each component by the highest bit of the condition's (OpenCL 1.2, section 6.3.i).
+        mask = c.retyped(c.type, mask_as(e, c, type_), c.level).at(OR)
+        return combine(type_, f"{mask} ? {a.at(CHOICE + 1)} : {b.at(CHOICE + 1)}", CHOICE, [c, a, b])
     return combine(type_, f"{c.at(OR)} ? {a.at(CHOICE + 1)} : {b.at(CHOICE + 1)}", CHOICE, [c, a, b])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from . import checked, ctypes, literals
+from . import checked, ctypes, library, literals
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ATOM, BITS, UNARY, BuiltInVector, Expr, Place, Pointer
@@ -213,7 +213,8 @@ def _read_buffer(e: Emitter, instruction: Instruction, place: BufferPlace, type_
     if count == 1:
         expr = Expr(unit, f"{view}[{index.text}]", ATOM, index.reads, memory)
     else:
-        text = f"vload{count}({index.text}, {view})" if scaled else f"vload{count}(0, {_moved(view, index)})"
+        load = library.vector_load(e.source, ctypes.scalar_name(unit, half=e.source.half), count)
+        text = f"{load}({index.text}, {view})" if scaled else f"{load}(0, {_moved(view, index)})"
         unit_type = ty.VECTORS[unit, count] if count <= 4 else unit
         expr = Expr(unit_type, text, ATOM, index.reads, memory)
     result = reinterpret(e, expr, type_)
@@ -301,7 +302,9 @@ def _write_buffer(e: Emitter, instruction: Instruction, place: BufferPlace, valu
     else:
         given = _as_units(e, value, unit, count)
         where = f"{index.text}, {view}" if scaled else f"0, {_moved(view, index)}"
-        e.statement(checked.guarded_statement(index, f"vstore{count}({given.text}, {where});"), index, given)
+        store = library.vector_store(e.source, ctypes.scalar_name(unit, half=e.source.half), count)
+        text = checked.guarded_statement(index, f"{store}({given.text}, {where});")
+        e.statement(text, index, given)
     e.kernel.touch_memory(BUFFERS)
 
 

@@ -21,11 +21,14 @@ class Source:
     bits and computed with as 32-bit floats. ``checked`` says that kernels check their accesses (checked.py).
     """
 
-    def __init__(self, what: str, *, half: bool, double: bool, checked: bool = False) -> None:
+    def __init__(
+        self, what: str, *, half: bool, double: bool, checked: bool = False, cpu: bool = False
+    ) -> None:
         self.what = what
         self.half = half
         self.double = double
         self.checked = checked
+        self.cpu = cpu
         self.names = Names()
         self.extensions: dict[str, None] = {}
         self._types: dict[ty.Type, str] = {}

@@ -52,6 +52,8 @@ class Target:
     """It computes with 16-bit floats (cl_khr_fp16); without, they are computed with as 32-bit floats."""
     double: bool = True
     """It computes with 64-bit floats (cl_khr_fp64)."""
+    cpu: bool = False
+    """It is a CPU: work-items of a group share a core and its vector units."""
     exact_division: bool = False
     """It rounds division and square root of 32-bit floats correctly when asked to (a build option)."""
     checked: bool = False
@@ -74,7 +76,7 @@ def translate(
     Raises InvalidArgument for malformed SPIR-V, Unimplemented naming the instruction, capability or type that has
     no translation, and Incompatible for 64-bit floats where the device has none.
     """
-    source = Source(what, half=target.half, double=target.double, checked=target.checked)
+    source = Source(what, half=target.half, double=target.double, checked=target.checked, cpu=target.cpu)
     modules: dict[int, Module] = {}
     texts, layouts = [], []
     for pipeline in executable.pipelines:

@@ -7,9 +7,12 @@ else in front of the first statement. An :class:`Assign` that nothing needs as a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 INDENT = "    "
+_WORD: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 class Scope:
@@ -22,6 +25,13 @@ class Scope:
         self.parent = parent
         self.owner: Statement | None = None
         self.depth: int = 0 if parent is None else parent.depth + 1
+
+    def move(self, parent: Scope) -> None:
+        """Hang the scope, with all in it, under another one."""
+        self.parent, self.depth = parent, parent.depth + 1
+        for item in self.items:
+            for inner in item.inner():
+                inner.move(self)
 
     def add(self, statement: Statement) -> Statement:
         """Append a statement."""
@@ -41,6 +51,10 @@ class Local:
         self.home: Scope | None = None
         self.first: Statement | None = None
         self.scopes: list[tuple[Scope, Statement]] | None = [] if track else None
+
+    def forget(self) -> None:
+        """Forget where the variable appears."""
+        self.home = self.first = None
 
     def touch(self, statement: Statement) -> None:
         """Note that the variable appears in ``statement``."""
@@ -74,6 +88,10 @@ class Statement:
     def lines(self, indent: str) -> Iterator[str]:
         """The statement's lines, each with ``indent`` in front."""
         yield indent + self.text
+
+    def inner(self) -> Iterator[Scope]:
+        """The scopes in the statement, in order."""
+        yield from ()
 
 
 class Assign(Statement):
@@ -121,6 +139,10 @@ class If(Statement):
         self.then = _nested(self, parent)
         self.otherwise = _nested(self, parent)
 
+    def inner(self) -> Iterator[Scope]:
+        yield self.then
+        yield self.otherwise
+
     def lines(self, indent: str) -> Iterator[str]:
         then = list(render(self.then, indent + INDENT))
         otherwise = list(render(self.otherwise, indent + INDENT))
@@ -163,6 +185,9 @@ class Loop(Statement):
         self.step: Assign | None = None
         self.continues = False
 
+    def inner(self) -> Iterator[Scope]:
+        yield self.body
+
     def lines(self, indent: str) -> Iterator[str]:
         if self.initial is not None and self.step is not None:
             first, step = self.initial, self.step
@@ -188,6 +213,10 @@ class Switch(Statement):
         """Open the scope of one more case."""
         return _nested(self, parent)
 
+    def inner(self) -> Iterator[Scope]:
+        for _, scope, _ in self.cases:
+            yield scope
+
     def lines(self, indent: str) -> Iterator[str]:
         yield f"{indent}switch ({self.text}) {{"
         for labels, scope, falls in self.cases:
@@ -196,6 +225,27 @@ class Switch(Statement):
             yield from render(scope, indent + INDENT)
             yield f"{indent}}}" if falls else f"{indent}}} break;"
         yield f"{indent}}}"
+
+
+class WorkItems(Statement):
+    """A loop over the work-items of a group: for each of ``loops``, outermost first, a name and its end."""
+
+    __slots__ = ("body", "loops")
+
+    def __init__(self, parent: Scope, loops: list[tuple[str, int]]) -> None:
+        super().__init__("")
+        self.loops = loops
+        self.body = _nested(self, parent)
+
+    def inner(self) -> Iterator[Scope]:
+        yield self.body
+
+    def lines(self, indent: str) -> Iterator[str]:
+        depth = len(self.loops)
+        for level, (name, end) in enumerate(self.loops):
+            yield f"{indent}{INDENT * level}for (uint {name} = 0; {name} < {end}u; ++{name}) {{"
+        yield from render(self.body, indent + INDENT * depth)
+        yield from (f"{indent}{INDENT * level}}}" for level in reversed(range(depth)))
 
 
 def _nested(owner: Statement, parent: Scope) -> Scope:
@@ -303,3 +353,49 @@ def _conflicts(moved: Assign, copies: list[Assign]) -> bool:
     """Whether a copy after ``moved`` changes what it reads."""
     later = copies[copies.index(moved) + 1 :]
     return any(other.local in moved.reads for other in later)
+
+
+def words(text: str) -> list[str]:
+    """The identifiers in C text, without members."""
+    return _WORD.findall(text)
+
+
+def live(scope: Scope) -> Iterator[Statement]:
+    """The statements of a scope that print something."""
+    return (item for item in scope.items if not isinstance(item, Assign) or item.live)
+
+
+def walk(scope: Scope) -> Iterator[Statement]:
+    """All statements that print something, at any depth."""
+    return walk_all(live(scope))
+
+
+def walk_all(statements: Iterable[Statement]) -> Iterator[Statement]:
+    """Statements with all inside of them."""
+    for item in statements:
+        yield item
+        for inner in item.inner():
+            yield from walk(inner)
+
+
+def assigns(item: Statement) -> Iterator[Assign]:
+    """The assignments that a statement is or, as a `for`, has in its head."""
+    if isinstance(item, Assign):
+        yield item
+    elif isinstance(item, Loop) and item.initial is not None and item.step is not None:
+        yield item.initial
+        yield item.step
+
+
+def touch(scope: Scope, locals_: dict[str, Local]) -> None:
+    """Note where variables appear, by their names; they must have forgotten it before."""
+    for item in live(scope):
+        heads = [assign for assign in assigns(item) if assign is not item]
+        texts = [item.text, *(assign.text for assign in heads)]
+        names = [a.local.name for a in assigns(item)] + [word for text in texts for word in words(text)]
+        first = heads[0] if heads else item
+        for name in names:
+            if name in locals_:
+                locals_[name].touch(first if name == (heads[0].local.name if heads else name) else item)
+        for inner in item.inner():
+            touch(inner, locals_)

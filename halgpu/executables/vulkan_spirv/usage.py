@@ -16,6 +16,12 @@ _ATOMIC: Final = frozenset(range(Op.AtomicLoad, Op.AtomicXor + 1)) | {
 }  # fmt: skip
 
 
+_TOGETHER: Final = _ATOMIC | {Op.ControlBarrier, Op.MemoryBarrier} | {
+    op for op in Op if op.name.startswith("GroupNonUniform")
+}  # fmt: skip
+"""Instructions by which invocations of a workgroup tell each other something."""
+
+
 @dataclass(slots=True)
 class Usage:
     """Ids of variables that a kernel reads and writes, and those that only ever hold one constant."""
@@ -25,6 +31,12 @@ class Usage:
     writes: set[int] = field(default_factory=set)
     named: set[int] = field(default_factory=set)
     constants: dict[int, ty.Constant] = field(default_factory=dict)
+    opcodes: set[int] = field(default_factory=set)
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether there are atomics, barriers or subgroup instructions."""
+        return not self.opcodes.isdisjoint(_TOGETHER)
 
 
 def analyze(module: Module, entry: Function) -> Usage:
@@ -34,6 +46,7 @@ def analyze(module: Module, entry: Function) -> Usage:
     for function in usage.functions:
         roots: dict[int, int] = {}
         for instruction in _instructions(function):
+            usage.opcodes.add(instruction.op)
             _note(module, usage, roots, stores, instruction)
     for function in usage.functions:
         for variable in (*function.variables.values(), *module.variables.values()):

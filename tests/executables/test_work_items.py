@@ -1,0 +1,182 @@
+"""How many work-items a group is launched with, and kernels for CPUs that loop over their work-items themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mlir_corpus
+import numpy as np
+import pytest
+from spirv_assembler import BUILT_IN, INPUT, WORKGROUP, Spirv, instruction, run_program
+
+import halgpu
+from halgpu.devices import open_device
+from halgpu.devices.base import Device
+from halgpu.executables.vulkan_spirv import loader
+from halgpu.executables.vulkan_spirv.opcodes import Op
+from halgpu.executables.vulkan_spirv.translate import Target
+
+GROUPS = 3
+WORKGROUP_ID = 26
+CPU = Target(cpu=True)
+DEVICES = pytest.mark.parametrize("target", [CPU, Target()], ids=["cpu", "gpu"])
+
+
+class Alike(Spirv):
+    """Kernels of 64 work-items a group whose index is the group's: none reads what tells it from the others."""
+
+    def invocation(self) -> int:
+        variable = self.variable(INPUT, self.type("3xi32"))
+        self.annotations += instruction(Op.Decorate, variable, BUILT_IN, WORKGROUP_ID)
+        vector = self.op(Op.Load, "3xi32", variable)
+        return self.op(Op.CompositeExtract, "i32", vector, 0)
+
+
+class Summing(Spirv):
+    """out[i] = start + a[0] * b[0, i] + a[1] * b[1, i] + …, in that order, with the sum in a phi or in `out`."""
+
+    COUNT = 5
+
+    def __init__(self, workgroup: tuple[int, int, int], *, in_memory: bool) -> None:
+        super().__init__("f32", "f32", "f32", size=int(np.prod(workgroup)), workgroup=workgroup)
+        self.out = self.element(2, self.index)
+        start = self.op(Op.FAdd, "f32", self.op(Op.Load, "f32", self.out), self.constant("f32", 1.5))
+        if in_memory:
+            self.do(Op.Store, self.out, start)
+        header, body, proceed, merge = (self.new() for _ in range(4))
+        self.do(Op.Branch, header)
+        self.label(header)
+        stepped, summed = self.new("i32"), self.new("f32")
+        k = self.op(Op.Phi, "i32", self.constant("i32", 0), self.start, stepped, proceed)
+        total = None if in_memory else self.op(Op.Phi, "f32", start, self.start, summed, proceed)
+        test = self.op(Op.SLessThan, "bool", k, self.constant("i32", self.COUNT))
+        self.do(Op.LoopMerge, merge, proceed, 0)
+        self.do(Op.BranchConditional, test, body, merge)
+        self.label(body)
+        row = self.op(Op.IMul, "i32", k, self.constant("i32", self.size))
+        a = self.op(Op.Load, "f32", self.element(0, k))
+        b = self.op(Op.Load, "f32", self.element(1, self.op(Op.IAdd, "i32", row, self.index)))
+        product = self.op(Op.FMul, "f32", a, b)
+        before = self.op(Op.Load, "f32", self.out) if total is None else total
+        self.body += instruction(Op.FAdd, self.type("f32"), summed, before, product)
+        if in_memory:
+            self.do(Op.Store, self.out, summed)
+        self.do(Op.Branch, proceed)
+        self.label(proceed)
+        self.body += instruction(Op.IAdd, self.type("i32"), stepped, k, self.constant("i32", 1))
+        self.do(Op.Branch, header)
+        self.label(merge)
+        if total is not None:
+            self.do(Op.Store, self.out, total)
+
+    def wanted(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+        total = out + np.float32(1.5)
+        for k in range(self.COUNT):
+            total = total + a[k] * b[k]
+        return total
+
+
+@DEVICES
+def test_one_work_item_where_all_do_the_same(target: Target) -> None:
+    s = Alike("i32", "i32", workgroup=(64, 1, 1))
+    doubled = s.op(Op.IAdd, "i32", s.load(0), s.load(0))
+    s.do(Op.Store, s.element(1, s.index), doubled)
+    program = s.program(target)
+    assert program.layouts[0].workgroup_size == (1, 1, 1)
+    assert "reqd_work_group_size(1, 1, 1)" in program.source
+    given = np.arange(GROUPS, dtype="i4") + 7
+    found = run_program(open_device("opencl"), program, [given, 0 * given], groups=(GROUPS, 1, 1))
+    np.testing.assert_array_equal(found[1], 2 * given)
+
+
+@DEVICES
+def test_atomics_count_every_work_item(target: Target) -> None:
+    s = Alike("i32", workgroup=(64, 1, 1))
+    scope, semantics = s.constant("i32", 1), s.constant("i32", 0)
+    s.op(Op.AtomicIAdd, "i32", s.element(0, s.index), scope, semantics, s.constant("i32", 1))
+    program = s.program(target)
+    assert program.layouts[0].workgroup_size == (64, 1, 1)
+    found = run_program(open_device("opencl"), program, [np.zeros(GROUPS, "i4")], groups=(GROUPS, 1, 1))
+    assert found[0].tolist() == [64] * GROUPS
+
+
+@pytest.mark.parametrize("workgroup", [(64, 1, 1), (8, 4, 1), (2, 3, 5)])
+@pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "phi"])
+def test_loops_over_work_items(workgroup: tuple[int, int, int], in_memory: bool) -> None:
+    s = Summing(workgroup, in_memory=in_memory)
+    program = s.program(CPU)
+    assert program.layouts[0].workgroup_size == (1, 1, 1)
+    assert "get_local_id" not in program.source
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal(s.COUNT, "f4"), rng.standard_normal((s.COUNT, s.size), "f4")
+    out = rng.standard_normal(s.size, "f4")
+    found = run_program(open_device("opencl"), program, [a, b, out])[2]
+    np.testing.assert_array_equal(found, s.wanted(a, b, out))
+
+
+def test_devices_that_are_no_cpu_keep_their_work_items() -> None:
+    program = Summing((64, 1, 1), in_memory=True).program(Target())
+    assert program.layouts[0].workgroup_size == (64, 1, 1)
+    assert "get_local_id(0)" in program.source
+
+
+def test_workgroup_memory_keeps_its_work_items() -> None:
+    """Stock kernels initialize all of it in each work-item, without a barrier: one must end before the next begins."""
+    s = Summing((64, 1, 1), in_memory=True)
+    shared = s.variable(WORKGROUP, s.array("f32", 64))
+    s.do(Op.Store, s.access("f32", WORKGROUP, shared, s.index), s.constant("f32", 1))
+    assert s.program(CPU).layouts[0].workgroup_size == (64, 1, 1)
+
+
+def test_working_in_place() -> None:
+    """Stock inline programs bind the same memory to read and to write: no pointer may be restrict."""
+    s = Summing((64, 1, 1), in_memory=True)
+    program = s.program(CPU)
+    assert "restrict" not in program.source
+    device = open_device("opencl")
+    kernel = device.build(program)[0]
+    rng = np.random.default_rng(1)
+    a, memory = rng.standard_normal(s.COUNT, "f4"), rng.standard_normal((s.COUNT, s.size), "f4")
+    wanted = memory[-1] + np.float32(1.5)
+    for k in range(s.COUNT):
+        wanted = wanted + a[k] * (memory[k] if k < s.COUNT - 1 else wanted)
+    factors, rows = device.allocator.allocate(a.nbytes), device.allocator.allocate(memory.nbytes)
+    factors.write()[:] = a.tobytes()
+    rows.write()[:] = memory.tobytes()
+    last = memory[:-1].nbytes
+    kernel.dispatch(
+        1, (), [(factors, 0, a.nbytes), (rows, 0, memory.nbytes), (rows, last, memory[-1].nbytes)]
+    )
+    np.testing.assert_array_equal(np.frombuffer(bytes(rows.read()), "f4")[-s.size :], wanted)
+
+
+def test_texts_for_cpus_and_others_give_the_same_bits(
+    compile_mlir: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Matrix products keep float4 in registers, which CPUs have taken apart; convolutions loop over work-items."""
+    names = ("conv2d", "matmul_f32_128x256x96", "softmax_axis0")
+    data = compile_mlir(mlir_corpus.joined(names), "vulkan")
+    texts: list[str] = []
+
+    def results(target: Callable[[Device], Target]) -> list[np.ndarray]:
+        monkeypatch.setattr(loader, "target_of", target)
+        module = halgpu.load(data, device="opencl")
+        found = [mlir_corpus.call(module[name], mlir_corpus.PROGRAMS[name].inputs()) for name in names]
+        return [array for arrays in found for array in arrays]
+
+    real, translate = loader.target_of, loader.translate
+
+    def noted(*arguments: object) -> object:
+        program = translate(*arguments)  # type: ignore[arg-type]
+        texts.append(program.source)
+        return program
+
+    monkeypatch.setattr(loader, "translate", noted)
+    ours = results(real)
+    assert any("for (uint local_x = 0;" in text for text in texts)
+    assert any("fma_float(" in text and "float4" not in text for text in texts)
+    texts.clear()
+    others = results(lambda _: Target(exact_division=True))
+    assert not any("fma_float" in text or "for (uint local_x = 0;" in text for text in texts)
+    for one, other in zip(ours, others, strict=True):
+        np.testing.assert_array_equal(one.view("i4"), other.view("i4"))
