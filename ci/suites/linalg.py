@@ -1,0 +1,335 @@
+# Debian: mesa-vulkan-drivers
+"""ci/conformance linalg: the corpus of tests/executables/mlir_corpus on an OpenCL device, for several Vulkan targets.
+
+    sh ci/conformance linalg [--target=NAME]… [--jobs=N] [--only=GLOB]… [--device=URI] [--report=FILE.json]
+
+Each program is compiled by stock iree-compile for the target and for the CPU; halgpu runs the one, stock
+iree-run-module the other. Integers must be equal, floats within a few units of rounding. Where they differ, stock
+iree-run-module runs the same kernels on lavapipe (Vulkan on the CPU): if it gets what halgpu gets, the compiler is at
+fault; if it gets what the CPU gets, the translator is.
+
+The report has one entry a case: a program on a target, or an operation of it where the whole is refused or differs.
+`status` is one of
+
+    equal
+    compile-refused   stock iree-compile refuses the program for the target
+    no-oracle         stock iree-compile refuses it for the CPU, or iree-run-module fails on it
+    load-refused      halgpu refuses the module
+    differs           with `verdict`: "compiler", "translator" or "unclear", and what lavapipe did
+    broken            a crash, a hang, or an exception that is not halgpu's
+
+Exit status 1 if a case is broken, differs other than by the compiler's fault, or is refused by halgpu for no known
+fault of the compiler (known_bugs.py names the compiler in its message).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "tests" / "executables")]
+
+import toolchain  # noqa: E402
+from mlir_corpus import PROGRAMS, Program, find, function_name, joined  # noqa: E402
+from mlir_corpus.compare import compare  # noqa: E402
+from toolchain import ToolFailed, compile_module, stock_results  # noqa: E402
+from worker import Broken, Refused, Worker  # noqa: E402
+
+TARGETS = ("default", "ampere", "rdna3", "valhall4", "adreno")
+# The compiler narrows f64 to f32 for every Vulkan target unless told not to; these two have it.
+WITH_F64 = ("ampere", "rdna3")
+BATCH = 10
+BY_COMPILER = "iree-compile"
+BAD = ("broken", "differs", "load-refused")
+
+
+@dataclass
+class Entry:
+    """The report's line on one case."""
+
+    name: str
+    target: str
+    status: str
+    message: str = ""
+    error: float = 0.0
+    verdict: str = ""
+    lavapipe: str = ""
+    same_kernels: bool | None = None
+    operations: tuple[str, ...] = ()
+
+    @property
+    def unexpected(self) -> bool:
+        by_compiler = self.verdict == "compiler" or (
+            self.status == "load-refused" and BY_COMPILER in self.message
+        )
+        return self.status in BAD and not by_compiler
+
+
+class Suite:
+    """Runs batches of programs for one target with one worker."""
+
+    def __init__(self, target: str, worker: Worker) -> None:
+        self.target = target
+        self.worker = worker
+        self.flags = [toolchain.VULKAN]
+        if target != "default":
+            self.flags.append(f"--iree-vulkan-target={target}")
+
+    def settle(self, batch: Mapping[str, Program]) -> list[Entry]:
+        """Entries for all programs, compiled and loaded together as far as they are not refused."""
+        entries = self._together(batch)
+        found = []
+        for entry in entries:
+            program = batch[entry.name]
+            if entry.status in ("equal", "load-refused") or not program.parts:
+                found.append(entry)
+            else:
+                # The operations of the program tell more than the whole.
+                found += self.settle({f"{entry.name}.{label}": part for label, part in program.parts.items()})
+        return found
+
+    def _together(self, batch: Mapping[str, Program]) -> list[Entry]:
+        try:
+            module = compile_module(joined(batch), *self._flags(batch))
+            self.worker.load(module)
+            oracle = self._oracle(batch)
+        except (ToolFailed, Refused, Broken) as problem:
+            return self._apart(batch, problem)
+        return [self._run(name, program, module, oracle) for name, program in batch.items()]
+
+    def _apart(self, batch: Mapping[str, Program], problem: Exception) -> list[Entry]:
+        """Entries for a batch that is refused: those at fault if they are known, else one by one."""
+        if len(batch) == 1:
+            (name,) = batch
+            return [self._failed(name, problem)]
+        culprits = blamed(batch, problem)
+        entries = [self._entry(name, self._status(problem), message) for name, message in culprits.items()]
+        rest = {name: program for name, program in batch.items() if name not in culprits}
+        groups = [rest] if culprits else [{name: program} for name, program in rest.items()]
+        return entries + [entry for group in groups if group for entry in self._together(group)]
+
+    def _oracle(self, batch: Mapping[str, Program]) -> Path:
+        try:
+            return compile_module(joined(batch), *toolchain.CPU, *self._narrowing(batch))
+        except ToolFailed as problem:
+            raise NoOracleError(str(problem), problem.output) from problem
+
+    def _flags(self, batch: Mapping[str, Program]) -> list[str]:
+        kept = self.target in WITH_F64 and any(p.uses_f64 for p in batch.values())
+        return [*self.flags, "--iree-input-demote-f64-to-f32=false"] if kept else self.flags
+
+    def _narrowing(self, batch: Mapping[str, Program]) -> list[str]:
+        return ["--iree-input-demote-f64-to-f32=false"] if len(self._flags(batch)) > len(self.flags) else []
+
+    def _as_compiled(self, program: Program) -> Program:
+        return program if self.target in WITH_F64 else program.of_type("f64", "f32")
+
+    def _entry(self, name: str, status: str, message: str = "", **more: Any) -> Entry:
+        return Entry(name, self.target, status, message, **more)
+
+    def _failed(self, name: str, problem: Exception) -> Entry:
+        return self._entry(name, self._status(problem), str(problem))
+
+    def _status(self, problem: Exception) -> str:
+        kinds = {
+            NoOracleError: "no-oracle",
+            ToolFailed: "compile-refused",
+            Refused: "load-refused",
+            Broken: "broken",
+        }
+        return kinds[type(problem)]
+
+    def _run(self, name: str, program: Program, module: Path, oracle: Path) -> Entry:
+        program = self._as_compiled(program)
+        function, inputs = function_name(name), program.inputs()
+        try:
+            wanted = stock_results(oracle, function, program, inputs)
+        except ToolFailed as problem:
+            return self._entry(name, "no-oracle", str(problem))
+        try:
+            found = self.worker.call(function, inputs)
+        except (Refused, Broken) as problem:
+            self._recover(module)
+            return self._entry(name, "broken", str(problem))
+        # Stock writes bf16 as bare bytes: without dynamic sizes.
+        wanted = [
+            w.reshape(f.shape) if w.size == f.size and w.ndim == 1 else w
+            for w, f in zip(wanted, found, strict=False)
+        ]
+        compared = compare(program, found, wanted)
+        if compared.same:
+            return self._entry(name, "equal", error=compared.error, operations=tuple(program.parts))
+        entry = self._entry(name, "differs", compared.problem, error=compared.error)
+        if not program.parts:
+            self._judge(entry, name, program, found, wanted)
+        return entry
+
+    def _recover(self, module: Path) -> None:
+        try:
+            self.worker.load(module)
+        except (Refused, Broken):
+            return
+
+    def _judge(self, entry: Entry, name: str, program: Program, found: list[Any], wanted: list[Any]) -> None:
+        """Run the same kernels with stock iree-run-module on lavapipe: whose fault is the difference?"""
+        alone = {name: find(name)}  # as written, before f64 became f32
+        source, flags = joined(alone), self._flags(alone)
+        try:
+            module, kernels = toolchain.compile_with_kernels(source, *flags, model=toolchain.FULL)
+            entry.same_kernels = (
+                kernels == toolchain.compile_with_kernels(source, *flags, model=toolchain.INLINE)[1]
+            )
+            theirs = stock_results(module, function_name(name), program, program.inputs(), "vulkan")
+        except ToolFailed as problem:
+            entry.verdict, entry.lavapipe = "unclear", f"does not run: {problem}"
+            return
+        theirs = [t.reshape(f.shape) if t.size == f.size else t for t, f in zip(theirs, found, strict=True)]
+        as_cpu, as_halgpu = compare(program, theirs, wanted), compare(program, theirs, found)
+        entry.lavapipe = (
+            f"from the CPU: {as_cpu.problem or 'equal'}; from halgpu: {as_halgpu.problem or 'equal'}"
+        )
+        if entry.same_kernels and as_halgpu.same and not as_cpu.same:
+            entry.verdict = "compiler"
+        else:
+            entry.verdict = "translator" if as_cpu.same else "unclear"
+
+
+class NoOracleError(ToolFailed):
+    """Stock iree-compile has no CPU code for the program."""
+
+
+def blamed(batch: Mapping[str, Program], problem: Exception) -> dict[str, str]:
+    """The programs of a batch in which the compiler reports errors, by the lines it names, with the first error."""
+    if not isinstance(problem, ToolFailed):
+        return {}
+    found: dict[str, str] = {}
+    ends, last = {}, 0
+    for name, program in batch.items():
+        last += program.named(name).count("\n") + 1
+        ends[name] = last
+    for line, message in re.findall(r"module\.mlir:(\d+):\d+: error: (.*)", problem.output):
+        name = next((name for name, end in ends.items() if int(line) <= end), None)
+        if name:
+            found.setdefault(name, message[:500])
+    return found
+
+
+def batches(programs: Mapping[str, Program]) -> Iterator[dict[str, Program]]:
+    """Some programs at a time, those of the same element types together: they are refused together."""
+    kinds = {n: [k for k in ("f64", "bf16", "f16", "i64") if k in p.source] for n, p in programs.items()}
+    names = sorted(programs, key=lambda name: kinds[name])
+    start = 0
+    for end in range(1, len(names) + 1):
+        full = end - start == BATCH
+        if full or end == len(names) or kinds[names[end]] != kinds[names[start]]:
+            yield {name: programs[name] for name in names[start:end]}
+            start = end
+
+
+def run(
+    targets: list[str], programs: Mapping[str, Program], jobs: int, device: str
+) -> dict[str, tuple[float, list[Entry]]]:
+    workers: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    for _ in range(jobs):
+        workers.put(Worker(device))
+
+    def settle(target: str, batch: dict[str, Program]) -> list[Entry]:
+        worker = workers.get()
+        try:
+            return Suite(target, worker).settle(batch)
+        finally:
+            workers.put(worker)
+
+    done = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        for target in targets:
+            began = time.monotonic()
+            entries: list[Entry] = []
+            for result in pool.map(lambda batch, t=target: settle(t, batch), list(batches(programs))):
+                entries += result
+                show(result)
+            done[target] = (time.monotonic() - began, entries)
+            print(f"== {target}: {summary(entries)}, {done[target][0]:.0f} s", flush=True)
+    while not workers.empty():
+        workers.get().close()
+    return done
+
+
+def show(entries: list[Entry]) -> None:
+    for entry in entries:
+        if entry.status != "equal":
+            judged = f" ({entry.verdict})" if entry.verdict else ""
+            print(f"{entry.target} {entry.name}: {entry.status}{judged}: {entry.message[:300]}", flush=True)
+
+
+def summary(entries: list[Entry]) -> str:
+    counts = Counter(f"{e.status} by {e.verdict}" if e.verdict else e.status for e in entries)
+    return f"{len(entries)} cases, " + ", ".join(
+        f"{count} {status}" for status, count in sorted(counts.items())
+    )
+
+
+def write_report(path: Path, device: str, done: dict[str, tuple[float, list[Entry]]]) -> None:
+    from importlib.metadata import version
+
+    targets = {
+        target: {"seconds": round(seconds, 1), **Counter(e.status for e in entries)}
+        for target, (seconds, entries) in done.items()
+    }
+    cases = [asdict(entry) for _, entries in done.values() for entry in entries]
+    content = {
+        "suite": "linalg",
+        "compiler": version("iree-base-compiler"),
+        "device": device,
+        "targets": targets,
+    }
+    path.write_text(json.dumps({**content, "cases": cases}, indent=1))
+
+
+def chosen(patterns: list[str]) -> dict[str, Program]:
+    """The programs whose names match; "GROUP.OPERATION" is one operation of a program."""
+    if not patterns:
+        return PROGRAMS
+    named = dict(PROGRAMS)
+    for name, program in PROGRAMS.items():
+        named |= {f"{name}.{label}": part for label, part in program.parts.items()}
+    found = {n: p for n, p in named.items() if any(fnmatch(n, pattern) for pattern in patterns)}
+    return {n: p for n, p in found.items() if n.partition(".")[0] not in found or "." not in n}
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="ci/conformance linalg", description="Linalg programs for Vulkan targets."
+    )
+    parser.add_argument("--target", action="append", choices=TARGETS, help="default: all of them")
+    parser.add_argument("--only", action="append", metavar="GLOB", help="programs by name; may be repeated")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that run programs")
+    parser.add_argument("--device", default="opencl", help="the device that halgpu runs them on")
+    parser.add_argument("--report", type=Path, metavar="FILE.json", help="where to write one entry a case")
+    options = parser.parse_args(arguments)
+    programs = chosen(options.only or [])
+    if not programs:
+        parser.error(f"no program is named so; there are: {' '.join(PROGRAMS)}")
+    done = run(options.target or list(TARGETS), programs, options.jobs, options.device)
+    if options.report:
+        write_report(options.report, options.device, done)
+    unexpected = [entry for _, entries in done.values() for entry in entries if entry.unexpected]
+    print(f"{len(unexpected)} unexpected")
+    return bool(unexpected)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
