@@ -236,6 +236,10 @@ def test_float_comparisons() -> None:
             s.expect(op.name, boolean, s.op(op, boolean, x, y), result)
         s.expect("IsNan", boolean, s.op(Op.IsNan, boolean, x), np.isnan(a))
         s.expect("IsInf", boolean, s.op(Op.IsInf, boolean, x), np.isinf(a))
+        s.expect("IsFinite", boolean, s.op(Op.IsFinite, boolean, x), np.isfinite(a))
+        normal = np.isfinite(a) & (np.abs(a) >= np.finfo(a.dtype).tiny)
+        s.expect("IsNormal", boolean, s.op(Op.IsNormal, boolean, x), normal)
+        s.expect("SignBitSet", boolean, s.op(Op.SignBitSet, boolean, x), np.signbit(a))
     s.check()
 
 
