@@ -27,6 +27,8 @@ CPU = (
     "--iree-hal-local-target-device-backends=llvm-cpu",
     "--iree-llvmcpu-target-cpu=generic",
 )
+# Given after the flags above it takes the place of the generic CPU.
+HOST_CPU = "--iree-llvmcpu-target-cpu=host"
 INLINE, FULL = "inline-dynamic", "async-external"
 
 
