@@ -115,11 +115,25 @@ class Suite:
         if len(batch) == 1:
             (name,) = batch
             return [self._failed(name, problem)]
-        culprits = blamed(batch, problem)
+        culprits = self._blamed(batch, problem)
         entries = [self._entry(name, self._status(problem), message) for name, message in culprits.items()]
         rest = {name: program for name, program in batch.items() if name not in culprits}
         groups = [rest] if culprits else [{name: program} for name, program in rest.items()]
         return entries + [entry for group in groups if group for entry in self._together(group)]
+
+    def _blamed(self, batch: Mapping[str, Program], problem: Exception) -> dict[str, str]:
+        """The programs at fault, with the reason; none where that cannot be told."""
+        if isinstance(problem, ToolFailed):
+            return named_by_compiler(batch, problem)
+        if isinstance(problem, Broken):
+            return {}
+        messages = self.worker.refusals(compile_module(joined(batch), *self._flags(batch)))
+        return {
+            name: message
+            for message in messages
+            for name in batch
+            if f"{function_name(name)}_dispatch_" in message
+        }
 
     def _oracle(self, batch: Mapping[str, Program]) -> Path:
         source, narrowing = joined(batch), self._narrowing(batch)
@@ -217,10 +231,8 @@ class NoOracleError(ToolFailed):
     """Stock iree-compile has no CPU code for the program."""
 
 
-def blamed(batch: Mapping[str, Program], problem: Exception) -> dict[str, str]:
+def named_by_compiler(batch: Mapping[str, Program], problem: ToolFailed) -> dict[str, str]:
     """The programs of a batch in which the compiler reports errors, by the lines it names, with the first error."""
-    if not isinstance(problem, ToolFailed):
-        return {}
     found: dict[str, str] = {}
     ends, last = {}, 0
     for name, program in batch.items():

@@ -11,10 +11,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -47,14 +48,23 @@ def cache_folder() -> Path:
     return folder
 
 
+@lru_cache
+def find_tool(name: str) -> str:
+    """The program itself where the packages of IREE have it: what pip puts on PATH starts Python first."""
+    packages = find_spec("iree")
+    for folder in (packages and packages.submodule_search_locations) or ():
+        for libraries in ("compiler/_mlir_libs", "_runtime_libs"):
+            if (found := Path(folder, libraries, name)).exists():
+                return str(found)
+    if on_path := shutil.which(name):
+        return on_path
+    raise FileNotFoundError(f"{name} is not installed: pip install 'halgpu[test]'")
+
+
 def run_tool(name: str, *arguments: str, seconds: float = 300) -> str:
     """Run a stock tool; returns what it printed."""
-    beside = Path(sys.executable).with_name(name)
-    tool = str(beside) if beside.exists() else shutil.which(name)
-    if not tool:
-        raise FileNotFoundError(f"{name} is not installed: pip install 'halgpu[test]'")
     try:
-        done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run([find_tool(name), *arguments], capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         raise ToolFailed(f"{name}: no end after {seconds:.0f} s") from None
     if done.returncode:

@@ -31,6 +31,11 @@ class Worker:
         """Load a module, which builds its kernels; it stays until the next one."""
         self._ask(("load", str(module)), seconds)
 
+    def refusals(self, module: Path, seconds: float = 300) -> list[str]:
+        """Why kernels of a module cannot be translated, one message an executable."""
+        messages: list[str] = self._ask(("refusals", str(module)), seconds)
+        return messages
+
     def call(self, function: str, inputs: Sequence[np.ndarray], seconds: float = 60) -> list[np.ndarray]:
         """Call a function of the loaded module."""
         results: list[np.ndarray] = self._ask(("call", function, list(inputs)), seconds)
@@ -87,7 +92,9 @@ def _serve(pipe: Connection, device: str) -> None:
     while True:
         kind, what, *rest = pipe.recv()
         try:
-            if kind == "load":
+            if kind == "refusals":
+                pipe.send(("done", _refusals(Path(what).read_bytes(), opened)))
+            elif kind == "load":
                 module = halgpu.load(what, device=opened)
                 pipe.send(("done", None))
             else:
@@ -98,3 +105,18 @@ def _serve(pipe: Connection, device: str) -> None:
             pipe.send(("refused", f"{type(problem).__name__}: {problem}"))
         except Exception as problem:
             pipe.send(("broken", f"{type(problem).__name__}: {problem}"))
+
+
+def _refusals(module: bytes, device: Any) -> list[str]:
+    from halgpu import errors
+    from halgpu.executables.vulkan_spirv import executable_def, loader, translate
+    from halgpu.vm import definition
+
+    messages = []
+    for data in definition.read(module).rodata:
+        if bytes(data[:4]) == b"VKE1":
+            try:
+                translate.translate(executable_def.read(data), loader.target_of(device))
+            except errors.Error as problem:
+                messages.append(f"{type(problem).__name__}: {problem}")
+    return messages

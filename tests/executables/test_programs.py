@@ -18,7 +18,7 @@ import halgpu
 
 DEFAULT = (
     "argmax_f32_i32", "arith_i8", "concat_ui8", "conv2d_nhwc_f32", "gather_f32", "layer_norm_f32",
-    "matmul_f32_dynamic", "matmul_f32_128x256x96", "reduce_minsi_i64", "scan_f32", "scatter_i16",
+    "matmul_f32_dynamic", "matmul_f32_128x256x96", "reduce_i64", "scan_f32", "scatter_i16",
     "softmax_f32_axis0", "sort_i32", "while_in_kernel",
 )  # fmt: skip
 AMPERE = ("bits_i64.math.cttz", "divide_f16", "matmul_i8_i32", "minmax_bf16", "transpose_f16")

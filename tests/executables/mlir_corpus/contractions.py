@@ -91,9 +91,7 @@ def _products(kinds: tuple[str, str]) -> dict[str, Program]:
     return {
         f"matmul_{name}": product("matmul", "5x37", "37x53", "5x53", kinds),
         f"matmul_{name}_64": product("matmul", "64x64", "64x64", "64x64", kinds),
-        f"batch_matmul_{name}": product("batch_matmul", "3x5x16", "3x16x9", "3x5x9", kinds),
-        f"batch_matmul_{name}_32": product("batch_matmul", "2x32x64", "2x64x32", "2x32x32", kinds),
-        f"matmul_{name}_dynamic": product("matmul", "?x24", "24x16", "?x16", kinds, (7,)),
+        f"batch_matmul_{name}": product("batch_matmul", "2x32x64", "2x64x32", "2x32x32", kinds),
     }
 
 
@@ -127,8 +125,9 @@ def _pooling(kind: str) -> dict[str, Program]:
         f"pooling_max_{kind}": pooling("max", least),
         f"pooling_min_{kind}": pooling("min", greatest),
         f"pooling_sum_{kind}": pooling("sum", zero_of(kind)),
-        f"pooling_max_{kind}_nchw": pooling("max", least, "nchw"),
     }
+    if kind in ("i8", "f16", "f32"):
+        found[f"pooling_max_{kind}_nchw"] = pooling("max", least, "nchw")
     if kind in INTEGERS:
         found[f"pooling_max_unsigned_{kind}"] = pooling("max_unsigned", "0")
     return found
@@ -138,6 +137,17 @@ def programs() -> dict[str, Program]:
     found: dict[str, Program] = {}
     for kinds in PAIRS:
         found |= _products(kinds)
+    for kinds in (
+        ("i8", "i32"),
+        ("i64", "i64"),
+        ("f16", "f16"),
+        ("bf16", "bf16"),
+        ("f32", "f32"),
+        ("f64", "f64"),
+    ):
+        name = "_".join(dict.fromkeys(kinds))
+        found[f"matmul_{name}_dynamic"] = product("matmul", "?x24", "24x16", "?x16", kinds, (7,))
+        found[f"batch_matmul_{name}_odd"] = product("batch_matmul", "3x5x16", "3x16x9", "3x5x9", kinds)
     for kind in ("i8", "i32", "f16", "f32", "bf16", "f64"):
         found[f"matvec_{kind}"] = product("matvec", "64x128", "128", "64", (kind, kind))
         found[f"vecmat_{kind}"] = product("vecmat", "128", "128x64", "64", (kind, kind))

@@ -119,7 +119,8 @@ def integers(kind: str) -> dict[str, Program]:
     }
     programs = {}
     for name, (operations, options) in found.items():
-        for suffix, shape in (("", EVEN), ("_odd", ODD)):
+        # Vectors and single elements are compiled differently; divisions differ most.
+        for suffix, shape in (("", EVEN), ("_odd", ODD)) if name in ("arith", "divide") else (("", EVEN),):
             results = binary(operations, kind)
             programs[f"{name}_{kind}{suffix}"] = elementwise(f"{kind},{kind}", results, shape, **options)
     programs[f"bits_{kind}"] = elementwise(kind, unary(math("absi ctlz cttz ctpop"), kind), **any_pair)
@@ -196,6 +197,9 @@ def conversions() -> dict[str, Program]:
             programs[f"to_signed_{target}_{kind}"] = elementwise(
                 target, signed, ODD, domains=(Domain(-120, 120),)
             )
+    for kind in FLOATS:
+        signed = cast("fptosi", kind, INTEGERS)
+        programs[f"to_signed_{kind}"] = elementwise(kind, signed, ODD, domains=(Domain(-120, 120),))
     results = {**cast("extui", "i1", INTEGERS), **cast("extsi", "i1", INTEGERS)}
     programs["resize_i1"] = elementwise("i1", results)
     programs["to_float_i1"] = elementwise(

@@ -263,9 +263,7 @@ def _moves(kind: str) -> dict[str, Program]:
     return {
         f"transpose_{kind}": transpose("33x70", (1, 0), kind),
         f"transpose_{kind}_64": transpose("64x128", (1, 0), kind),
-        f"transpose_{kind}_3d": transpose("4x6x16", (2, 0, 1), kind),
         f"concat_{kind}": concat(1, "3x7", "3x5", "3x12", kind),
-        f"concat_{kind}_axis0": concat(0, "3x8", "5x8", "8x8", kind),
         f"pad_{kind}": pad(kind),
         f"slices_{kind}": slices(kind),
         f"broadcast_{kind}": broadcast(kind),
@@ -283,6 +281,8 @@ def programs() -> dict[str, Program]:
         else:
             found |= _moves(kind)
     for kind in ("i8", "i64", "f16", "f32"):
+        found[f"transpose_{kind}_3d"] = transpose("4x6x16", (2, 0, 1), kind)
+        found[f"concat_{kind}_axis0"] = concat(0, "3x8", "5x8", "8x8", kind)
         found[f"pad_{kind}_dynamic"] = pad_dynamic(kind)
         found[f"gather_{kind}_by_i64"] = gather(kind, "i64")
     for kind in (*INTEGERS, *FLOATS):

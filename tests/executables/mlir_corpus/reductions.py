@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from .program import ANY_INTEGER, FLOATS, INTEGERS, Domain, Program
@@ -51,6 +51,37 @@ func.func @main(%a: tensor<{shape}x{kind}>) -> {result} {{
 """
     domain = ANY_INTEGER if kind in INTEGERS else Domain()
     return Program(source, sizes, (domain,))
+
+
+def reductions(kind: str, operations: Mapping[str, str]) -> Program:
+    """Rows reduced by several operations in one kernel; `operations` are given with what each starts from."""
+    tensor, numbers = f"tensor<16x{kind}>", range(len(operations))
+    outs, results = ", ".join(f"%f{i}" for i in numbers), ", ".join([tensor] * len(operations))
+    fills = "\n  ".join(
+        f"%z{i} = arith.constant {start} : {kind}\n  %e{i} = tensor.empty() : {tensor}\n"
+        f"  %f{i} = linalg.fill ins(%z{i} : {kind}) outs(%e{i} : {tensor}) -> {tensor}"
+        for i, start in enumerate(operations.values())
+    )
+    body = "\n      ".join(f"%y{i} = {op} %x, %acc{i} : {kind}" for i, op in enumerate(operations))
+    maps = ", ".join(["affine_map<(i,j) -> (i,j)>", *["affine_map<(i,j) -> (i)>"] * len(operations)])
+    several = len(operations) > 1
+    returned = ", ".join(f"%r#{i}" for i in numbers) if several else "%r"
+    source = f"""
+func.func @main(%a: tensor<16x64x{kind}>) -> ({results}) {{
+  {fills}
+  %r{f":{len(operations)}" if several else ""} = linalg.generic {{indexing_maps = [{maps}],
+      iterator_types = ["parallel", "reduction"]}}
+    ins(%a : tensor<16x64x{kind}>) outs({outs} : {results}) {{
+    ^bb0(%x: {kind}, {", ".join(f"%acc{i}: {kind}" for i in numbers)}):
+      {body}
+      linalg.yield {", ".join(f"%y{i}" for i in numbers)} : {", ".join([kind] * len(operations))}
+  }} -> ({results})
+  return {returned} : {results}
+}}
+"""
+    domain = ANY_INTEGER if kind in INTEGERS else Domain()
+    parts = {op: reductions(kind, {op: start}) for op, start in operations.items()} if several else {}
+    return Program(source, (), (domain,), parts=parts)
 
 
 def softmax(shape: str, axis: int, kind: str = "f32", sizes: tuple[int, ...] = ()) -> Program:
@@ -167,9 +198,7 @@ def programs() -> dict[str, Program]:
         found[f"reduce_add_{kind}_dynamic"] = reduction("?x33", (1,), kind, add, zero, (9,))
         found[f"reduce_add_{kind}_long"] = reduction("4x4096", (1,), kind, add, zero)
     for kind in ("i1", *INTEGERS, *FLOATS):
-        for operation, start in _operations(kind).items():
-            name = f"reduce_{operation.partition('.')[2]}_{kind}"
-            found[name] = reduction("16x64", (1,), kind, operation, start)
+        found[f"reduce_{kind}"] = reductions(kind, _operations(kind))
     for kind in FLOATS:
         found[f"softmax_{kind}"] = softmax("5x11", 1, kind)
         found[f"softmax_{kind}_axis0"] = softmax("16x40", 0, kind)
