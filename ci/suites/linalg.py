@@ -33,9 +33,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -257,33 +258,42 @@ def batches(programs: Mapping[str, Program]) -> Iterator[dict[str, Program]]:
             start = end
 
 
-def run(
-    targets: list[str], programs: Mapping[str, Program], jobs: int, device: str
-) -> dict[str, tuple[float, list[Entry]]]:
+@dataclass
+class Outcome:
+    """A target's entries so far."""
+
+    entries: list[Entry]
+    seconds: float = 0.0
+
+
+def run(target: str, programs: Mapping[str, Program], jobs: int, device: str) -> Iterator[Outcome]:
+    """Settle all programs; yields what is known whenever more is."""
     workers: queue.SimpleQueue[Worker] = queue.SimpleQueue()
     for _ in range(jobs):
         workers.put(Worker(device))
 
-    def settle(target: str, batch: dict[str, Program]) -> list[Entry]:
+    def settle(batch: dict[str, Program]) -> list[Entry]:
         worker = workers.get()
         try:
             return Suite(target, worker).settle(batch)
         finally:
             workers.put(worker)
 
-    done = {}
+    began, outcome = time.monotonic(), Outcome([])
     with ThreadPoolExecutor(jobs) as pool:
-        for target in targets:
-            began = time.monotonic()
-            entries: list[Entry] = []
-            for result in pool.map(lambda batch, t=target: settle(t, batch), list(batches(programs))):
-                entries += result
-                show(result)
-            done[target] = (time.monotonic() - began, entries)
-            print(f"== {target}: {summary(entries)}, {done[target][0]:.0f} s", flush=True)
+        pending = [pool.submit(settle, batch) for batch in batches(programs)]
+        try:
+            for future in as_completed(pending):
+                outcome.entries += future.result()
+                outcome.seconds = time.monotonic() - began
+                show(future.result())
+                yield outcome
+        finally:
+            for future in pending:
+                future.cancel()
     while not workers.empty():
         workers.get().close()
-    return done
+    print(f"== {target}: {summary(outcome.entries)}, {outcome.seconds:.0f} s", flush=True)
 
 
 def show(entries: list[Entry]) -> None:
@@ -300,21 +310,21 @@ def summary(entries: list[Entry]) -> str:
     )
 
 
-def write_report(path: Path, device: str, done: dict[str, tuple[float, list[Entry]]]) -> None:
-    from importlib.metadata import version
-
+def write_report(path: Path, device: str, done: Mapping[str, Outcome]) -> None:
     targets = {
-        target: {"seconds": round(seconds, 1), **Counter(e.status for e in entries)}
-        for target, (seconds, entries) in done.items()
+        target: {"seconds": round(outcome.seconds, 1), **Counter(e.status for e in outcome.entries)}
+        for target, outcome in done.items()
     }
-    cases = [asdict(entry) for _, entries in done.values() for entry in entries]
+    cases = [asdict(entry) for outcome in done.values() for entry in outcome.entries]
     content = {
         "suite": "linalg",
         "compiler": version("iree-base-compiler"),
         "device": device,
         "targets": targets,
     }
-    path.write_text(json.dumps({**content, "cases": cases}, indent=1))
+    unfinished = path.with_name(f".{path.name}.part")
+    unfinished.write_text(json.dumps({**content, "cases": cases}, indent=1))
+    unfinished.replace(path)
 
 
 def chosen(patterns: list[str]) -> dict[str, Program]:
@@ -341,10 +351,13 @@ def main(arguments: list[str]) -> int:
     programs = chosen(options.only or [])
     if not programs:
         parser.error(f"no program is named so; there are: {' '.join(PROGRAMS)}")
-    done = run(options.target or list(TARGETS), programs, options.jobs, options.device)
-    if options.report:
-        write_report(options.report, options.device, done)
-    unexpected = [entry for _, entries in done.values() for entry in entries if entry.unexpected]
+    done: dict[str, Outcome] = {}
+    for target in options.target or TARGETS:
+        for outcome in run(target, programs, options.jobs, options.device):
+            done[target] = outcome
+            if options.report:
+                write_report(options.report, options.device, done)
+    unexpected = [entry for found in done.values() for entry in found.entries if entry.unexpected]
     print(f"{len(unexpected)} unexpected")
     return bool(unexpected)
 

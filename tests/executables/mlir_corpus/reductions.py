@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from math import prod
 
 from .program import ANY_INTEGER, FLOATS, INTEGERS, Domain, Program
 
@@ -17,6 +18,11 @@ def limits(kind: str) -> tuple[str, str]:
         return _LEAST[kind], _GREATEST[kind]
     half = 1 << (int(kind[1:]) - 1)
     return str(-half), str(half - 1)
+
+
+def _count(shape: str, axes: Sequence[int]) -> int:
+    """How many elements are reduced to one; a dynamic size counts as one."""
+    return prod(int(size) for i, size in enumerate(shape.split("x")) if i in axes and size != "?")
 
 
 def reduction(
@@ -50,7 +56,8 @@ func.func @main(%a: tensor<{shape}x{kind}>) -> {result} {{
 }}
 """
     domain = ANY_INTEGER if kind in INTEGERS else Domain()
-    return Program(source, sizes, (domain,))
+    # A sum's rounding grows with what was added, which may cancel: here a unit of the sum of magnitudes.
+    return Program(source, sizes, (domain,), floor=max(1.0, _count(shape, axes) / 8))
 
 
 def reductions(kind: str, operations: Mapping[str, str]) -> Program:
