@@ -34,7 +34,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path
@@ -55,6 +55,10 @@ WITH_F64 = ("ampere", "rdna3")
 BATCH = 10
 BY_COMPILER = "iree-compile"
 BAD = ("broken", "differs", "load-refused")
+
+
+class NoOracleError(ToolFailed):
+    """Stock iree-compile has no CPU code for the program."""
 
 
 @dataclass
@@ -91,16 +95,21 @@ class Suite:
 
     def settle(self, batch: Mapping[str, Program]) -> list[Entry]:
         """Entries for all programs, compiled and loaded together as far as they are not refused."""
-        entries = self._together(batch)
         found = []
-        for entry in entries:
+        for entry in self._together(batch):
             program = batch[entry.name]
             if entry.status in ("equal", "load-refused") or not program.parts:
                 found.append(entry)
             else:
-                # The operations of the program tell more than the whole.
-                found += self.settle({f"{entry.name}.{label}": part for label, part in program.parts.items()})
+                found += self._in_parts(entry, program)
         return found
+
+    def _in_parts(self, entry: Entry, program: Program) -> list[Entry]:
+        """Entries for the operations of a program, which tell more than the whole; for both where these are equal."""
+        entries = self.settle({f"{entry.name}.{label}": part for label, part in program.parts.items()})
+        if all(part.status == "equal" for part in entries):
+            entries += self._together({entry.name: replace(program, parts={})})
+        return entries
 
     def _together(self, batch: Mapping[str, Program]) -> list[Entry]:
         try:
@@ -185,11 +194,7 @@ class Suite:
         except (Refused, Broken) as problem:
             self._recover(module)
             return self._entry(name, "broken", str(problem))
-        # Stock writes bf16 as bare bytes: without dynamic sizes.
-        wanted = [
-            w.reshape(f.shape) if w.size == f.size and w.ndim == 1 else w
-            for w, f in zip(wanted, found, strict=False)
-        ]
+        wanted = shaped_as(found, wanted)
         compared = compare(program, found, wanted)
         if compared.same:
             return self._entry(name, "equal", error=compared.error, operations=tuple(program.parts))
@@ -217,7 +222,7 @@ class Suite:
         except ToolFailed as problem:
             entry.verdict, entry.lavapipe = "unclear", f"does not run: {problem}"
             return
-        theirs = [t.reshape(f.shape) if t.size == f.size else t for t, f in zip(theirs, found, strict=True)]
+        theirs = shaped_as(found, theirs)
         as_cpu, as_halgpu = compare(program, theirs, wanted), compare(program, theirs, found)
         entry.lavapipe = (
             f"from the CPU: {as_cpu.problem or 'equal'}; from halgpu: {as_halgpu.problem or 'equal'}"
@@ -228,8 +233,10 @@ class Suite:
             entry.verdict = "translator" if as_cpu.same else "unclear"
 
 
-class NoOracleError(ToolFailed):
-    """Stock iree-compile has no CPU code for the program."""
+def shaped_as(found: list[Any], stock: list[Any]) -> list[Any]:
+    """What stock computed; where it was written as bare bytes (bf16 of dynamic sizes) in the shape that was found."""
+    both = zip(stock, found, strict=False)
+    return [s.reshape(f.shape) if s.ndim == 1 and s.size == f.size else s for s, f in both]
 
 
 def named_by_compiler(batch: Mapping[str, Program], problem: ToolFailed) -> dict[str, str]:
