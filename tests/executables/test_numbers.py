@@ -85,7 +85,7 @@ def test_integer_arithmetic() -> None:
 
 def test_integers_with_constants() -> None:
     s = Batch(COUNT)
-    for kind in ("i8", "i16", "i32", "i64", "2xi32"):
+    for kind in ("i8", "i16", "i32", "i64", "2xi32", "4xi8", "2xi16"):
         _, width, _ = shape_of(kind)
         a, _ = integers(kind)
         x = s.given(kind, a)
@@ -129,7 +129,7 @@ def test_integer_comparisons() -> None:
 
 def test_results_of_two_parts() -> None:
     s = Batch(COUNT)
-    for kind in ("i32", "i64", "4xi32"):
+    for kind in ("i32", "i64", "4xi32", "2xi64"):
         _, width, _ = shape_of(kind)
         mask = (1 << width) - 1
         a, b = integers(kind)
@@ -155,7 +155,7 @@ def test_results_of_two_parts() -> None:
 
 def test_bit_fields() -> None:
     s = Batch(COUNT)
-    for kind in ("i32", "2xi32", "i64", "i16"):
+    for kind in ("i32", "2xi32", "i64", "i16", "4xi8"):
         _, width, _ = shape_of(kind)
         a, b = integers(kind)
         x, y = s.given(kind, a), s.given(kind, b)
