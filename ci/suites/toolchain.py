@@ -28,8 +28,9 @@ CPU = (
     "--iree-hal-local-target-device-backends=llvm-cpu",
     "--iree-llvmcpu-target-cpu=generic",
 )
-# Given after the flags above it takes the place of the generic CPU.
-HOST_CPU = "--iree-llvmcpu-target-cpu=host"
+# Without libm the generic CPU has no code for rounding, logarithms and more; the host's CPU has more of it, and a
+# library of the system's linker can call libm.
+CPU_WAYS = ((), ("--iree-llvmcpu-target-cpu=host",), ("--iree-llvmcpu-link-embedded=false",))
 INLINE, FULL = "inline-dynamic", "async-external"
 
 
