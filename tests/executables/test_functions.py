@@ -96,7 +96,7 @@ def test_conversions_of_vectors_and_bits() -> None:
 
 def test_integer_functions() -> None:
     s = Batch(COUNT)
-    for kind in ("i8", "i16", "i32", "i64", "4xi32"):
+    for kind in ("i8", "i16", "i32", "i64", "4xi8", "2xi16", "4xi32", "2xi64"):
         count, element = kind.split("x") if "x" in kind else ("1", kind)
         width = int(element[1:])
         info = np.iinfo(f"i{width // 8}")

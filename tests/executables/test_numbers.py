@@ -85,7 +85,7 @@ def test_integer_arithmetic() -> None:
 
 def test_integers_with_constants() -> None:
     s = Batch(COUNT)
-    for kind in ("i8", "i16", "i32", "i64", "2xi32"):
+    for kind in ("i8", "i16", "i32", "i64", "2xi32", "4xi8", "2xi16"):
         _, width, _ = shape_of(kind)
         a, _ = integers(kind)
         x = s.given(kind, a)
@@ -129,7 +129,7 @@ def test_integer_comparisons() -> None:
 
 def test_results_of_two_parts() -> None:
     s = Batch(COUNT)
-    for kind in ("i32", "i64", "4xi32"):
+    for kind in ("i32", "i64", "4xi32", "2xi64"):
         _, width, _ = shape_of(kind)
         mask = (1 << width) - 1
         a, b = integers(kind)
@@ -155,7 +155,7 @@ def test_results_of_two_parts() -> None:
 
 def test_bit_fields() -> None:
     s = Batch(COUNT)
-    for kind in ("i32", "2xi32", "i64", "i16"):
+    for kind in ("i32", "2xi32", "i64", "i16", "4xi8"):
         _, width, _ = shape_of(kind)
         a, b = integers(kind)
         x, y = s.given(kind, a), s.given(kind, b)
@@ -236,6 +236,10 @@ def test_float_comparisons() -> None:
             s.expect(op.name, boolean, s.op(op, boolean, x, y), result)
         s.expect("IsNan", boolean, s.op(Op.IsNan, boolean, x), np.isnan(a))
         s.expect("IsInf", boolean, s.op(Op.IsInf, boolean, x), np.isinf(a))
+        s.expect("IsFinite", boolean, s.op(Op.IsFinite, boolean, x), np.isfinite(a))
+        normal = np.isfinite(a) & (np.abs(a) >= np.finfo(a.dtype).tiny)
+        s.expect("IsNormal", boolean, s.op(Op.IsNormal, boolean, x), normal)
+        s.expect("SignBitSet", boolean, s.op(Op.SignBitSet, boolean, x), np.signbit(a))
     s.check()
 
 

@@ -202,6 +202,18 @@ def test_after_some_invocations_returned() -> None:
         s.check()
 
 
+def test_the_size_by_which_one_invocation_is_elected() -> None:
+    """As stock reduces 6x10x32xi8 over axes 0 and 2 for ampere: the index divided by 16 finds data only."""
+    s = batch(16)
+    s.op(Op.UDiv, "i32", s.index, s.constant("i32", 8))
+    lane = s.op(Op.UMod, "i32", s.index, s.constant("i32", 16))
+    first = s.op(Op.IEqual, "bool", lane, s.constant("i32", 0))
+    s.expect("first", "bool", first, np.arange(TOTAL) % 16 == 0)
+    wanted = np.repeat(np.arange(TOTAL).reshape(-1, 16).sum(1), 16)
+    s.expect("sum", "i32", group(s, Op.GroupNonUniformIAdd, "i32", s.index), wanted)
+    s.check()
+
+
 def test_a_size_that_cannot_be_told() -> None:
     s = batch(16)
     s.op(Op.UMod, "i32", s.index, s.constant("i32", 32))

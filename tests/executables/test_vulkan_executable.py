@@ -101,7 +101,7 @@ def test_half_floats_that_stock_iree_compile_takes_for_floats(compile_mlir: Call
         translate(executable_def.read(wrong), Target())
     (right,) = executables(compile_mlir(source, "vulkan", "--iree-vulkan-target=ampere"))
     assert "ushort *out1" in translate(executable_def.read(right), Target()).source
-    (float_,) = executables(compile_mlir(PROGRAMS["transpose"].source))
+    (float_,) = executables(compile_mlir(PROGRAMS["transpose_f32"].source))
     assert "float *out1" in translate(executable_def.read(float_), Target()).source
 
 

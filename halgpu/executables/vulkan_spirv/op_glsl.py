@@ -281,20 +281,23 @@ def _find(kind: str) -> Extended:
     def call(e: Emitter, instruction: Instruction, type_: ty.Type, operands: Sequence[int]) -> Expr:
         (x,) = _values(e, instruction, operands, 1, type_, is_int(type_))
         name, width = e.source.type(type_), width_of(type_)
-        view = f"as_{ctypes.signed_name(type_)}(x)"
+        vector, signed_name = isinstance(type_, ty.Vector), ctypes.signed_name(type_)
+        # Vectors of narrow integers take no operand of type int.
+        one, last = f"({name})(1)", f"({name})({width - 1})"
+        shift = f"({signed_name})({width - 1})" if vector else str(width - 1)
+        cast = "" if vector else f"({name})"
+        reinterpret = cast if width < 32 and not vector else f"as_{name}"
         # A shift of the sign gives -1 or 0, and turns a negative number into its complement.
+        complement = f"x ^ {reinterpret}(as_{signed_name}(x) >> {shift})"
         text = {
-            "lowest": f"popcount(({name})((x & -x) - 1))",
-            "highest": f"({name})({width - 1} - clz(x))",
-            "highest_signed": f"({name})({width - 1} - clz(({name})(x ^ as_{name}({view} >> {width - 1}))))",
+            "lowest": f"popcount({cast}((x & -x) - {one}))",
+            "highest": f"{cast}({last} - clz(x))",
+            "highest_signed": f"{cast}({last} - clz({cast}({complement})))",
         }[kind]
-        if isinstance(type_, ty.Vector):
-            text = text.replace(f"({name})(", "(")
-            text = f"select({text}, ({name})(-1), x == ({name})(0))" if kind == "lowest" else text
+        if kind == "lowest" and vector:
+            text = f"select({text}, ({name})(-1), x == ({name})(0))"
         elif kind == "lowest":
             text = f"x ? {text} : ({name})-1"
-        elif width < 32:
-            text = text.replace(f"as_{name}({view} >> {width - 1})", f"({name})({view} >> {width - 1})")
         helper = e.source.helper(
             f"{kind}_bit", f"static {name} NAME({name} x)\n{{\n    return {text};\n}}", name
         )

@@ -8,7 +8,7 @@ from typing import Final
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import AND, ATOM, BITS, CHOICE, EQUALITY, OR, RELATION, UNARY, Expr, combine
-from .numbers import is_bool, is_float, is_int, mask_as, same_operands, signed, truth, widen
+from .numbers import emulated, is_bool, is_float, is_int, mask_as, same_operands, signed, truth, widen
 from .opcodes import Op
 from .parser import Instruction
 
@@ -111,6 +111,25 @@ def is_inf(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
     return _classify(e, instruction, type_, "isinf({a})")
 
 
+def is_finite(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
+    """OpIsFinite: neither infinite nor NaN."""
+    return _classify(e, instruction, type_, "isfinite({a})")
+
+
+def is_normal(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
+    """OpIsNormal: neither zero, subnormal, infinite nor NaN."""
+    (a,) = e.operands(instruction)
+    if emulated(e, a.type):
+        # The least normal number is 0x1p-14 in 16 bits and 0x1p-126 in 32.
+        return _classify(e, instruction, type_, "isnormal(({a}) * 0x1p-112f)")
+    return _classify(e, instruction, type_, "isnormal({a})")
+
+
+def sign_bit_set(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
+    """OpSignBitSet: of zeros and NaNs too."""
+    return _classify(e, instruction, type_, "signbit({a})")
+
+
 def _classify(e: Emitter, instruction: Instruction, type_: ty.Type, text: str) -> Expr:
     (a,) = e.operands(instruction)
     e.check(
@@ -197,6 +216,9 @@ TABLE: Final[dict[int, Handler]] = {
     Op.Unordered: unordered,
     Op.IsNan: is_nan,
     Op.IsInf: is_inf,
+    Op.IsFinite: is_finite,
+    Op.IsNormal: is_normal,
+    Op.SignBitSet: sign_bit_set,
     Op.LogicalOr: _logical("||", "{a} | {b}", OR),
     Op.LogicalAnd: _logical("&&", "{a} & {b}", AND),
     Op.LogicalEqual: _logical("==", "~({a} ^ {b})", EQUALITY),

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from .kernel import Kernel
 
 _SIZES: Final = frozenset({4, 8, 16, 32, 64, 128})
-_SPLIT: Final = frozenset({Op.UDiv, Op.UMod, Op.SDiv, Op.SRem, Op.SMod})
+_DIVIDE: Final = frozenset({Op.UDiv, Op.SDiv})
+_SPLIT: Final = _DIVIDE | {Op.UMod, Op.SRem, Op.SMod}
 _OTHER_SPLIT: Final = frozenset({Op.ShiftRightLogical, Op.ShiftRightArithmetic, Op.BitwiseAnd})
 
 
@@ -70,10 +71,13 @@ class Subgroups:
         """The size that the compiler counted on, which stock executables do not say.
 
         A kernel of several subgroups divides its local index by the size, to know which one it is in; one that
-        does not has a single subgroup.
+        does not has a single subgroup. It may divide it by other numbers to find its data: then the size is the
+        one by which it also tells the first invocation of each subgroup, the one that hands on the result.
         """
         kernel = self._kernel
         splits = set(self._splits())
+        if len(splits) > 1 and len(elected := self._elected()) == 1:
+            splits = elected
         size = self.total if not splits else splits.pop()
         if splits or size not in _SIZES:
             raise errors.Unimplemented(
@@ -92,6 +96,21 @@ class Subgroups:
                 yield divisor.value if divisor is not None and isinstance(divisor.value, int) else 0
             elif instruction.op in _OTHER_SPLIT and locals_ & set(instruction.operands):
                 yield 0
+
+    def _elected(self) -> set[int]:
+        """Numbers that divide the local index, and its remainder by which is compared with zero."""
+        locals_, constants = set(self._local_ids()), self._kernel.module.constants
+        divisors, remainders, elected = set(), {}, set()
+        for instruction in self._instructions():
+            values = [c.value if (c := constants.get(id_)) else None for id_ in instruction.operands[:2]]
+            if instruction.op in _SPLIT and instruction.operands[0] in locals_ and isinstance(values[1], int):
+                if instruction.op in _DIVIDE:
+                    divisors.add(values[1])
+                else:
+                    remainders[instruction.result] = values[1]
+            elif instruction.op == Op.IEqual and values[1] == 0 and instruction.operands[0] in remainders:
+                elected.add(remainders[instruction.operands[0]])
+        return elected & divisors
 
     def _local_ids(self) -> Iterator[int]:
         """Ids of local indices."""
