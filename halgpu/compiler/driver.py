@@ -1,16 +1,16 @@
-"""``halgpu.compile``: from a model to a program (.vmfb) that runs with inline HAL, in four steps.
+"""``halgpu.compile``: from a model to a program (.vmfb) that runs with inline HAL.
 
-    import      ONNX to MLIR                                              import_onnx.py, in a child
-    lower       iree-compile --compile-to=stream                          host code and kernels apart, not yet generated
-    repair      what the inline pipelines would break                     repair_stream.py, in a child
-    generate    iree-compile --compile-from=stream                        kernels, then the program
+    import      an ONNX model to MLIR                                                     import_onnx.py
+    lower       as iree-compile --compile-to=stream: host code, and kernels to be made
+    repair      what the inline pipelines would break                                     repair_stream.py
+    generate    as iree-compile --compile-from=stream: kernels, then the program
+    check       that no weight is lost                                                    weights.py
 
-The result is checked (weights.py) before anybody gets it.
+All but the last are done by ``worker`` in a child process.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halgpu import errors
-from halgpu.compiler import sources, targets, toolchain, weights
+from halgpu.compiler import sources, targets, toolchain, weights, worker
 from halgpu.default_device import open_device
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 """Told of each step: what, its number from 1 on, how many there are."""
+
+CHECK_STEP = "checking the result"
 
 _OURS = ("o", "compile-to", "compile-from", "compile-mode", "output-format", "iree-execution-model", "emit-mlir-bytecode")
 """Flags of iree-compile that the steps set."""
@@ -88,22 +90,35 @@ def build(
 ) -> Compiled:
     """:func:`compile`, which tells ``progress`` of its steps and returns warnings instead of raising them."""
     _check_flags(flags)
-    toolchain.iree_compile()
+    toolchain.check()
     own = target_flags(device, target, execution_model)
     with tempfile.TemporaryDirectory(prefix="halgpu-compile-") as name:
         folder = Path(name)
         program = sources.prepare(source, input_type, folder)
         pinned = sources.check_shapes(shapes, program.is_onnx)
-        steps = _Steps(progress, 5 if program.is_onnx else 4)
-        if program.is_onnx:
-            steps.next("importing the model")
-            path = _import_onnx(program, pinned, folder)
-        else:
-            path = program.path
-            if input_type is not None:
-                own = [*own, f"--iree-input-type={input_type}"]
-        options = [*targets.without(own, flags), *flags]
-        return _generate(program, path, options, folder, steps)
+        if input_type is not None and not program.is_onnx:
+            own.append(f"--iree-input-type={input_type}")
+        output = folder / "result.vmfb"
+        job = {
+            "source": str(program.path),
+            "onnx": program.is_onnx,
+            "shapes": pinned,
+            "flags": [*targets.without(own, flags), *flags],
+            "output": str(output),
+        }
+        steps = _steps(program, progress)
+        done = toolchain.run_worker(job, folder, steps)
+        said = toolchain.require(done, program.name, name)
+        steps(CHECK_STEP)
+        data = output.read_bytes()
+        weights.check(data)
+        return Compiled(data, said)
+
+
+def _steps(program: sources.Program, progress: Progress) -> Callable[[str], None]:
+    """What to tell of a step's name, so that ``progress`` learns its number as well."""
+    names = [*([worker.IMPORT_STEP] if program.is_onnx else []), *worker.STEPS, CHECK_STEP]
+    return lambda name: progress(name, names.index(name) + 1, len(names))
 
 
 def target_flags(device: Device | str | None, target: str | None, model: str | None) -> list[str]:
@@ -120,15 +135,6 @@ def target_flags(device: Device | str | None, target: str | None, model: str | N
     return targets.for_device(opened.capabilities, model)
 
 
-class _Steps:
-    def __init__(self, progress: Progress, count: int) -> None:
-        self._progress, self._count, self._number = progress, count, 0
-
-    def next(self, what: str) -> None:
-        self._number += 1
-        self._progress(what, self._number, self._count)
-
-
 def _check_flags(flags: Sequence[str]) -> None:
     if isinstance(flags, str):
         raise errors.InvalidArgument(f"flags: expected a list of strings, found the string {flags!r}")
@@ -139,30 +145,3 @@ def _check_flags(flags: Sequence[str]) -> None:
         if name in _OURS:
             instead = "; use execution_model" if name == "iree-execution-model" else ""
             raise errors.InvalidArgument(f"flag --{name} is set by halgpu compile itself{instead}")
-
-
-def _import_onnx(program: sources.Program, shapes: dict[str, list[int]], folder: Path) -> Path:
-    imported = folder / "imported.mlirbc"
-    done = toolchain.run_script("import_onnx.py", str(program.path), str(imported), json.dumps(shapes))
-    toolchain.require(done, program.name, str(folder))
-    return imported
-
-
-def _generate(program: sources.Program, path: Path, options: list[str], folder: Path, steps: _Steps) -> Compiled:
-    stream, repaired, result = (folder / name for name in ("stream.mlirbc", "repaired.mlirbc", "result.vmfb"))
-    # Inline programs have no asynchronous functions, which is what torch programs become by default.
-    options = targets.without(["--iree-torch-emit-async-entry-points=false"], options) + options
-    steps.next("lowering the program")
-    first = _tool(program, folder, *options, "--compile-to=stream", "--emit-mlir-bytecode", str(path), "-o", str(stream))
-    steps.next("repairing it")
-    toolchain.require(toolchain.run_script("repair_stream.py", str(stream), str(repaired)), program.name, str(folder))
-    steps.next("generating kernels")
-    second = _tool(program, folder, *options, "--compile-from=stream", str(repaired), "-o", str(result))
-    steps.next("checking the result")
-    data = result.read_bytes()
-    weights.check(data)
-    return Compiled(data, "\n".join(dict.fromkeys(filter(None, (first, second)))))
-
-
-def _tool(program: sources.Program, folder: Path, *arguments: str) -> str:
-    return toolchain.require(toolchain.run_tool(arguments), program.name, str(folder))

@@ -1,15 +1,10 @@
-"""Imports an ONNX model as MLIR of the torch dialect; run in a child process, away from the user's.
+"""Imports an ONNX model as MLIR of the torch dialect, in the child process of ``worker``.
 
-    python import_onnx.py MODEL.onnx OUT.mlirbc '{"images": [1, 3, 320, 320]}'
-
-Follows ``iree-import-onnx`` (iree.compiler.tools.import_onnx), with inputs' shapes pinned first. What is wrong with
-the model is one line on stdout and exit status 1.
+Follows ``iree-import-onnx`` (iree.compiler.tools.import_onnx), with inputs' shapes pinned first.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,28 +14,25 @@ class Wrong(Exception):
     """Something that is wrong with the model, or with the shapes given."""
 
 
-def main(source: str, target: str, shapes: str) -> None:
-    """Import the model in the file ``source`` and write MLIR bytecode to ``target``."""
+def import_model(source: str, shapes: dict[str, list[int]], context: Any) -> Any:
+    """The operation builtin.module, in ``context``, of the model in the file ``source``. Raises Wrong."""
     try:
         import onnx
     except ModuleNotFoundError:
         raise Wrong("the package onnx is not installed: pip install 'halgpu[onnx]'") from None
-    from iree.compiler import ir
     from iree.compiler.extras import onnx_importer
 
     model = _load(onnx, source)
-    pin(model, json.loads(shapes))
+    pin(model, shapes)
     model = _inferred(onnx, model)
     info = onnx_importer.ModelInfo(model)
-    context = ir.Context()
     module = info.create_module(context=context).operation
     try:
         onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
     except (onnx_importer.OnnxImportError, NotImplementedError) as error:
         raise Wrong(f"the importer cannot take this model: {error}") from error
     module.verify()
-    with open(target, "wb") as file:
-        module.write_bytecode(file)
+    return module
 
 
 def _load(onnx: Any, source: str) -> Any:
@@ -95,11 +87,3 @@ def _pin_value(value: Any, shape: list[int], sizes: dict[str, int]) -> None:
         if dimension.dim_param:
             sizes[dimension.dim_param] = size
         dimension.dim_value = size
-
-
-if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except Wrong as problem:
-        print(problem)
-        sys.exit(1)

@@ -1,6 +1,4 @@
-"""Repairs a program between two phases of iree-compile 3.13; run in a child process, which MLIR may take down.
-
-    python repair_stream.py IN.mlirbc OUT.mlirbc
+"""Repairs a program between two phases of iree-compile 3.13, in the child process of ``worker``.
 
 The program is what ``--compile-to=stream`` leaves. The inline pipelines that follow have four faults; each repair
 makes the program mean the same in a form that they carry through. Sources are those of IREE 3.13.0, under
@@ -24,12 +22,14 @@ compiler/src/iree/compiler/.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 
 def repair(module: Any) -> dict[str, int]:
-    """Repair ``module`` (an iree.compiler.ir.Module) in place; returns how often each repair was made."""
+    """Repair ``module``, an operation builtin.module of iree.compiler.ir, in place, with its context entered.
+
+    Returns how many operations of each kind there were.
+    """
     found: dict[str, list[Any]] = {name: [] for name in _REPAIRS}
 
     def visit(operation: Any) -> Any:
@@ -37,7 +37,7 @@ def repair(module: Any) -> dict[str, int]:
             found[operation.name].append(operation)
         return _ir().WalkResult.ADVANCE
 
-    module.operation.walk(visit)
+    module.walk(visit)
     for name, operations in found.items():
         for operation in operations:
             _REPAIRS[name](operation)
@@ -94,7 +94,7 @@ def _open_barrier(operation: Any) -> None:
 
 
 def _executables_first(module: Any) -> None:
-    operations = list(module.body.operations)
+    operations = list(module.regions[0].blocks[0].operations)
     first = next((op for op in operations if op.operation.name != "stream.executable"), None)
     if first is None:
         return
@@ -109,19 +109,3 @@ _REPAIRS = {
     "stream.resource.alloca": _keep_apart,
     "util.optimization_barrier": _open_barrier,
 }
-
-
-def main(source: str, target: str) -> None:
-    """Repair the program in the file ``source`` and write it, as MLIR bytecode, to ``target``."""
-    ir = _ir()
-    with ir.Context(), ir.Location.unknown():
-        with open(source, "rb") as file:
-            module = ir.Module.parse(file.read())
-        repair(module)
-        module.operation.verify()
-        with open(target, "wb") as output:
-            module.operation.write_bytecode(output)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

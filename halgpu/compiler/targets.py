@@ -36,10 +36,12 @@ HOST: Final = {
 }
 """Targets that run on the host. ``vmvx-inline`` is VM code in the program itself, of the model inline-static."""
 
-KEEP_TYPES: Final = (
+ALWAYS: Final = (
     # Both exist to make programs fit GPUs without such types; halgpu's devices have them, or say that they do not.
     "--iree-input-demote-f64-to-f32=false",
     "--iree-input-demote-i64-to-i32=false",
+    # Inline programs have no asynchronous functions, which is what torch programs become by default.
+    "--iree-torch-emit-async-entry-points=false",
 )
 
 _MAXIMUM_INVOCATIONS: Final = 1024
@@ -146,7 +148,7 @@ def check_model(model: str | None) -> None:
 
 
 def _flags(model: str, *flags: str) -> list[str]:
-    return [f"--iree-execution-model={model}", *flags, *KEEP_TYPES]
+    return [f"--iree-execution-model={model}", *flags, *ALWAYS]
 
 
 def without(flags: Sequence[str], given: Sequence[str]) -> list[str]:
