@@ -5,6 +5,7 @@ Follows ``iree-import-onnx`` (iree.compiler.tools.import_onnx), with inputs' sha
 
 from __future__ import annotations
 
+import io
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,25 +15,28 @@ class Wrong(Exception):
     """Something that is wrong with the model, or with the shapes given."""
 
 
-def import_model(source: str, shapes: dict[str, list[int]], context: Any) -> Any:
-    """The operation builtin.module, in ``context``, of the model in the file ``source``. Raises Wrong."""
+def import_model(source: str, shapes: dict[str, list[int]]) -> bytes:
+    """MLIR bytecode of the model in the file ``source``. Raises Wrong."""
     try:
         import onnx
     except ModuleNotFoundError:
         raise Wrong("the package onnx is not installed: pip install 'halgpu[onnx]'") from None
+    from iree.compiler import ir
     from iree.compiler.extras import onnx_importer
 
     model = _load(onnx, source)
     pin(model, shapes)
     model = _inferred(onnx, model)
     info = onnx_importer.ModelInfo(model)
-    module = info.create_module(context=context).operation
+    module = info.create_module(context=ir.Context()).operation
     try:
         onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
     except (onnx_importer.OnnxImportError, NotImplementedError) as error:
         raise Wrong(f"the importer cannot take this model: {error}") from error
     module.verify()
-    return module
+    written = io.BytesIO()
+    module.write_bytecode(written)
+    return written.getvalue()
 
 
 def _load(onnx: Any, source: str) -> Any:

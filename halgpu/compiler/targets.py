@@ -44,9 +44,19 @@ ALWAYS: Final = (
     "--iree-torch-emit-async-entry-points=false",
 )
 
-_MAXIMUM_INVOCATIONS: Final = 1024
-"""What GPUs have in a workgroup. PoCL claims 4096, of which the compiler would make use to no gain."""
-_MAXIMUM_LOCAL_MEMORY: Final = 64 * 1024
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of a workgroup: the most that the compiler is offered, whatever more the device claims."""
+
+    invocations: int
+    sizes: tuple[int, int, int]
+    local_memory: int
+
+
+_GPU: Final = Limits(1024, (1024, 1024, 1024), 64 * 1024)
+# A CPU runs a workgroup on one core: large ones leave cores idle and local memory is no faster than any other.
+# PoCL claims 4096 invocations. These are the limits of the compiler's default Vulkan target.
+_CPU: Final = Limits(128, (128, 128, 64), 16 * 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +106,9 @@ def device_record(capabilities: Capabilities) -> str:
     """The ``#hal.device.target`` of a device, as MLIR text."""
     known = family(capabilities)
     compute = "fp64|" * capabilities.fp64 + "fp32|fp16|int64|int32|int16|int8"
-    invocations = min(capabilities.max_workgroup_invocations, _MAXIMUM_INVOCATIONS)
-    sizes = ", ".join(str(min(size, _MAXIMUM_INVOCATIONS)) for size in capabilities.max_workgroup_size)
+    limits = _CPU if capabilities.kind == "cpu" else _GPU
+    invocations = min(capabilities.max_workgroup_invocations, limits.invocations)
+    sizes = ", ".join(map(str, map(min, capabilities.max_workgroup_size, limits.sizes)))
     counts = ", ".join(str(min(count, 65535)) for count in capabilities.max_workgroup_count)
     subgroups = ", ".join(map(str, known.subgroup_sizes if known else (64,)))
     operations = "shuffle|arithmetic" if known else "none"
@@ -106,7 +117,7 @@ def device_record(capabilities: Capabilities) -> str:
         f"wgp = <compute = {compute}, storage = b64|b32|b16|b8, subgroup = {operations}, "
         f"subgroup_size_choices = [{subgroups}], max_workgroup_sizes = [{sizes}], "
         f"max_thread_count_per_workgroup = {invocations}, "
-        f"max_workgroup_memory_bytes = {min(capabilities.local_memory, _MAXIMUM_LOCAL_MEMORY)}, "
+        f"max_workgroup_memory_bytes = {min(capabilities.local_memory, limits.local_memory)}, "
         f"max_workgroup_counts = [{counts}]>>"
     )
     kernels = f'#hal.executable.target<"vulkan-spirv", "vulkan-spirv-fb", {{iree_codegen.target_info = {target}}}>'

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import sys
 from typing import Any
 
@@ -47,14 +48,12 @@ def _compile(job: dict[str, Any]) -> None:
         context = session.context
         if job["onnx"]:
             _tell(IMPORT_STEP)
-            module = _import_onnx(job, context)
+            source = _import_onnx(api, job, session)
         else:
-            module = None
+            source = _open(api, job["source"], session)
         first = _invocation(api, session, "To")
-        if module is None:
-            _parse(api, session, first, job["source"])
-        else:
-            first.import_module(module)
+        if not first.parse_source(source):
+            raise Wrong
         _tell(STEPS[0])
         _execute(first)
         module = first.export_module()
@@ -88,13 +87,11 @@ def _invocation(api: Any, session: Any, direction: str) -> Any:
     return invocation
 
 
-def _parse(api: Any, session: Any, invocation: Any, path: str) -> None:
+def _open(api: Any, path: str, session: Any) -> Any:
     try:
-        source = api.Source.open_file(session, path)
+        return api.Source.open_file(session, path)
     except ValueError as error:
         raise Wrong(str(error)) from error
-    if not invocation.parse_source(source):
-        raise Wrong
 
 
 def _execute(invocation: Any) -> None:
@@ -103,13 +100,31 @@ def _execute(invocation: Any) -> None:
         raise Wrong
 
 
-def _import_onnx(job: dict[str, Any], context: Any) -> Any:
+def _import_onnx(api: Any, job: dict[str, Any], session: Any) -> Any:
+    """The model as a source of MLIR bytecode.
+
+    The first invocation of a session has to parse: given a module, the pipeline of 3.13.0 ends in a segmentation
+    fault. The bytecode of tensors' data has to lie at an aligned address, which a file's or a Python buffer's need
+    not be (mlir/lib/Bytecode/Reader/BytecodeReader.cpp, "expected section alignment"): pages are.
+    """
     from halgpu.compiler import import_onnx
 
     try:
-        return import_onnx.import_model(job["source"], job["shapes"], context)
+        data = import_onnx.import_model(job["source"], job["shapes"])
     except import_onnx.Wrong as problem:
         raise Wrong(str(problem)) from problem
+    pages = mmap.mmap(-1, len(data))
+    pages.write(data)
+    buffer = (ctypes.c_char * len(data)).from_buffer(pages)
+    source = ctypes.c_void_p()
+    name = job["source"].encode()
+    # Source.wrap_buffer does not take a ctypes array, which the C API needs.
+    api._handle_error(
+        api._dylib.ireeCompilerSourceWrapBuffer(
+            session._session_p, name, buffer, len(data), False, ctypes.byref(source)
+        )
+    )
+    return api.Source(session, source, buffer)
 
 
 if __name__ == "__main__":
