@@ -29,9 +29,7 @@ def configure(parser: Parser) -> None:
         metavar="NAME",
         help="instead of a device: vulkan, a GPU such as ampere, or llvm-cpu, vmvx, vmvx-inline for the host",
     )
-    parser.add_argument(
-        "--execution-model", metavar="NAME", help="inline-dynamic (default) or inline-static"
-    )
+    parser.add_argument("--execution-model", metavar="NAME", help="inline-dynamic (default) or inline-static")
     parser.add_argument(
         "--shape",
         action="append",

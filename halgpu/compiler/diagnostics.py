@@ -17,10 +17,14 @@ LONGEST: Final = 600
 MOST: Final = 60
 """Lines that are kept."""
 
-_HEAD: Final = re.compile(r"(?P<place>[^\n]*?:\d+:\d+|<unknown>:0|loc\([^\n]*\)|[^\s:]+): (?P<severity>error|warning|note|remark): ")
+_HEAD: Final = re.compile(
+    r"(?P<place>[^\n]*?:\d+:\d+|<unknown>:0|loc\([^\n]*\)|[^\s:]+): (?P<severity>error|warning|note|remark): "
+)
 _QUOTED: Final = re.compile(r"^[^\n]*\n *\^ *$", re.MULTILINE)
 _DUMP: Final = "see current operation"
-_NOISE: Final = re.compile(r"PLEASE submit a bug report|Stack dump|^\s*#?\d+[. ]\s*(0x|Program arguments)|^Please report issues")
+_NOISE: Final = re.compile(
+    r"PLEASE submit a bug report|Stack dump|^\s*#?\d+[. ]\s*(0x|Program arguments)|^Please report issues"
+)
 
 
 class Reason(NamedTuple):
@@ -114,7 +118,9 @@ def failure(what: str, status: int, text: str) -> errors.Error:
     if status < 0 and (reason is None or reason.error is not errors.InvalidArgument):
         return errors.Internal(f"{what}: the compiler {_ended(-status)}", details=found)
     lines = [line for line in found.splitlines() if line.strip()]
-    first = next((line for line in lines if ": error: " in line), lines[0] if lines else f"exit status {status}")
+    first = next(
+        (line for line in lines if ": error: " in line), lines[0] if lines else f"exit status {status}"
+    )
     place = "" if first.startswith(f"{what}:") else f"{what}: "
     meaning = f" ({sentence})" if reason else ""
     cls = reason.error if reason else errors.InvalidArgument

@@ -29,7 +29,15 @@ Progress = Callable[[str, int, int], None]
 
 CHECK_STEP = "checking the result"
 
-_OURS = ("o", "compile-to", "compile-from", "compile-mode", "output-format", "iree-execution-model", "emit-mlir-bytecode")
+_OURS = (
+    "o",
+    "compile-to",
+    "compile-from",
+    "compile-mode",
+    "output-format",
+    "iree-execution-model",
+    "emit-mlir-bytecode",
+)
 """Flags of iree-compile that the steps set."""
 
 
@@ -101,6 +109,7 @@ def build(
         output = folder / "result.vmfb"
         job = {
             "source": str(program.path),
+            "name": program.name,
             "onnx": program.is_onnx,
             "shapes": pinned,
             "flags": [*targets.without(own, flags), *flags],
@@ -131,7 +140,9 @@ def target_flags(device: Device | str | None, target: str | None, model: str | N
     try:
         opened = open_device(device)
     except errors.Unavailable as error:
-        raise errors.Unavailable(f"{error.message}; without the device, name a target to compile for") from error
+        raise errors.Unavailable(
+            f"{error.message}; without the device, name a target to compile for"
+        ) from error
     return targets.for_device(opened.capabilities, model)
 
 
@@ -140,7 +151,9 @@ def _check_flags(flags: Sequence[str]) -> None:
         raise errors.InvalidArgument(f"flags: expected a list of strings, found the string {flags!r}")
     for flag in flags:
         if not isinstance(flag, str) or not flag.startswith("-"):
-            raise errors.InvalidArgument(f"expected a flag of iree-compile, such as --iree-opt-level=O2, found {flag!r}")
+            raise errors.InvalidArgument(
+                f"expected a flag of iree-compile, such as --iree-opt-level=O2, found {flag!r}"
+            )
         name = flag.partition("=")[0].lstrip("-")
         if name in _OURS:
             instead = "; use execution_model" if name == "iree-execution-model" else ""

@@ -83,9 +83,13 @@ def _pin_value(value: Any, shape: list[int], sizes: dict[str, int]) -> None:
         for _ in shape:
             tensor.shape.dim.add()
     if len(tensor.shape.dim) != len(shape):
-        raise Wrong(f"input {value.name!r} has {len(tensor.shape.dim)} dimensions, the shape given {len(shape)}")
+        raise Wrong(
+            f"input {value.name!r} has {len(tensor.shape.dim)} dimensions, the shape given {len(shape)}"
+        )
     for number, (dimension, size) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
-        known = dimension.dim_value if dimension.HasField("dim_value") else sizes.get(dimension.dim_param, size)
+        known = (
+            dimension.dim_value if dimension.HasField("dim_value") else sizes.get(dimension.dim_param, size)
+        )
         if known != size:
             raise Wrong(f"input {value.name!r}: dimension {number} is {known}, the shape given says {size}")
         if dimension.dim_param:

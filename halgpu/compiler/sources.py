@@ -94,7 +94,9 @@ def _shape(name: str, shape: Sequence[int]) -> list[int]:
     except (TypeError, ValueError):
         good = False
     if not good:
-        raise errors.InvalidArgument(f"shape of input {name!r}: expected sizes such as (1, 3, 224, 224), found {shape!r}")
+        raise errors.InvalidArgument(
+            f"shape of input {name!r}: expected sizes such as (1, 3, 224, 224), found {shape!r}"
+        )
     return sizes
 
 

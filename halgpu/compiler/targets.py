@@ -44,6 +44,7 @@ ALWAYS: Final = (
     "--iree-torch-emit-async-entry-points=false",
 )
 
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of a workgroup: the most that the compiler is offered, whatever more the device claims."""
@@ -120,7 +121,9 @@ def device_record(capabilities: Capabilities) -> str:
         f"max_workgroup_memory_bytes = {min(capabilities.local_memory, limits.local_memory)}, "
         f"max_workgroup_counts = [{counts}]>>"
     )
-    kernels = f'#hal.executable.target<"vulkan-spirv", "vulkan-spirv-fb", {{iree_codegen.target_info = {target}}}>'
+    kernels = (
+        f'#hal.executable.target<"vulkan-spirv", "vulkan-spirv-fb", {{iree_codegen.target_info = {target}}}>'
+    )
     return f'#hal.device.target<"vulkan", [{kernels}]> : !hal.device'
 
 
@@ -138,10 +141,14 @@ def for_name(target: str, model: str | None) -> list[str]:
     if target in HOST:
         own = STATIC if target == "vmvx-inline" else DYNAMIC
         if model not in (None, own):
-            raise errors.InvalidArgument(f"target {target!r} goes with the execution model {own!r}, not {model!r}")
+            raise errors.InvalidArgument(
+                f"target {target!r} goes with the execution model {own!r}, not {model!r}"
+            )
         return _flags(own, "--iree-hal-target-device=local", *HOST[target])
     if model == STATIC:
-        raise errors.InvalidArgument(f"the execution model {STATIC!r} goes with the target 'vmvx-inline', not {target!r}")
+        raise errors.InvalidArgument(
+            f"the execution model {STATIC!r} goes with the target 'vmvx-inline', not {target!r}"
+        )
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", target):
         raise errors.InvalidArgument(
             f"{target!r} is no target: expected vulkan, a GPU's name such as ampere or rdna3, {', '.join(HOST)}"
@@ -154,7 +161,8 @@ def check_model(model: str | None) -> None:
     """Raise InvalidArgument for an execution model that is not inline."""
     if model is not None and model not in MODELS:
         raise errors.InvalidArgument(
-            f"expected an execution model that halgpu runs ({', '.join(MODELS)}), found {model!r}{nearest(model, MODELS)}"
+            f"expected an execution model that halgpu runs ({', '.join(MODELS)}), "
+            f"found {model!r}{nearest(model, MODELS)}"
         )
 
 

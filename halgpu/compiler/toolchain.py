@@ -23,6 +23,7 @@ from halgpu.compiler import diagnostics, worker
 VERSION = "3.13"
 """The release of iree-base-compiler whose programs halgpu runs and whose faults ``repair_stream`` knows."""
 
+
 class Done(NamedTuple):
     """How a child ended (negative: by which signal), and what it said on stderr."""
 
@@ -61,7 +62,9 @@ def run_worker(job: dict[str, Any], folder: Path, told: Callable[[str], None]) -
     return Done(status, log.read_text(encoding="utf-8", errors="replace"))
 
 
-def _run(command: list[str], environment: dict[str, str], stderr: IO[bytes], told: Callable[[str], None]) -> int:
+def _run(
+    command: list[str], environment: dict[str, str], stderr: IO[bytes], told: Callable[[str], None]
+) -> int:
     """The exit status of ``command``, which does not outlive this call."""
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=environment,

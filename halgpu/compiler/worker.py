@@ -2,9 +2,10 @@
 
     python -m halgpu.compiler.worker JOB.json
 
-JOB has ``source``, ``onnx`` (whether it is an ONNX model), ``shapes`` (of its inputs), ``flags`` (of iree-compile),
-and ``output``. Steps are told on stdout, a line each that starts with :data:`STEP`; diagnostics go to stderr. MLIR
-ends the process it runs in for what it did not expect, and for a flag that it does not know.
+JOB has ``source``, ``name`` (what its locations are to say), ``onnx`` (whether it is an ONNX model), ``shapes`` (of
+its inputs), ``flags`` (of iree-compile), and ``output``. Steps are told on stdout, a line each that starts with
+:data:`STEP`; diagnostics go to stderr. MLIR ends the process it runs in for what it did not expect, and for a flag
+that it does not know.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _compile(job: dict[str, Any]) -> None:
             _tell(IMPORT_STEP)
             source = _import_onnx(api, job, session)
         else:
-            source = _open(api, job["source"], session)
+            source = _open(api, job, session)
         first = _invocation(api, session, "To")
         if not first.parse_source(source):
             raise Wrong
@@ -87,11 +88,33 @@ def _invocation(api: Any, session: Any, direction: str) -> Any:
     return invocation
 
 
-def _open(api: Any, path: str, session: Any) -> Any:
+def _open(api: Any, job: dict[str, Any], session: Any) -> Any:
+    if job["name"] != job["source"]:
+        with open(job["source"], "rb") as file:
+            return _wrap(api, file.read(), job["name"], session)
     try:
-        return api.Source.open_file(session, path)
+        return api.Source.open_file(session, job["source"])
     except ValueError as error:
         raise Wrong(str(error)) from error
+
+
+def _wrap(api: Any, data: bytes, name: str, session: Any) -> Any:
+    """A source of ``data``.
+
+    The bytecode of tensors' data has to lie at an aligned address, which a Python buffer's need not be
+    (mlir/lib/Bytecode/Reader/BytecodeReader.cpp, "expected section alignment"): pages are.
+    """
+    pages = mmap.mmap(-1, len(data))
+    pages.write(data)
+    buffer = (ctypes.c_char * len(data)).from_buffer(pages)
+    source = ctypes.c_void_p()
+    # Source.wrap_buffer does not take a ctypes array, which the C API needs.
+    api._handle_error(
+        api._dylib.ireeCompilerSourceWrapBuffer(
+            session._session_p, name.encode(), buffer, len(data), False, ctypes.byref(source)
+        )
+    )
+    return api.Source(session, source, buffer)
 
 
 def _execute(invocation: Any) -> None:
@@ -104,8 +127,7 @@ def _import_onnx(api: Any, job: dict[str, Any], session: Any) -> Any:
     """The model as a source of MLIR bytecode.
 
     The first invocation of a session has to parse: given a module, the pipeline of 3.13.0 ends in a segmentation
-    fault. The bytecode of tensors' data has to lie at an aligned address, which a file's or a Python buffer's need
-    not be (mlir/lib/Bytecode/Reader/BytecodeReader.cpp, "expected section alignment"): pages are.
+    fault.
     """
     from halgpu.compiler import import_onnx
 
@@ -113,18 +135,7 @@ def _import_onnx(api: Any, job: dict[str, Any], session: Any) -> Any:
         data = import_onnx.import_model(job["source"], job["shapes"])
     except import_onnx.Wrong as problem:
         raise Wrong(str(problem)) from problem
-    pages = mmap.mmap(-1, len(data))
-    pages.write(data)
-    buffer = (ctypes.c_char * len(data)).from_buffer(pages)
-    source = ctypes.c_void_p()
-    name = job["source"].encode()
-    # Source.wrap_buffer does not take a ctypes array, which the C API needs.
-    api._handle_error(
-        api._dylib.ireeCompilerSourceWrapBuffer(
-            session._session_p, name, buffer, len(data), False, ctypes.byref(source)
-        )
-    )
-    return api.Source(session, source, buffer)
+    return _wrap(api, data, job["name"], session)
 
 
 if __name__ == "__main__":

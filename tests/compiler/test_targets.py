@@ -19,7 +19,9 @@ GPU = Capabilities(
     max_workgroup_count=(2**32 - 1,) * 3, local_memory=48 * 1024, max_allocation=2**32, max_parameter_bytes=4096,
     languages=frozenset({"opencl-c"}),
 )  # fmt: skip
-CPU = dataclasses.replace(GPU, kind="cpu", name="cpu", vendor="?", max_workgroup_invocations=4096, max_workgroup_size=(4096,) * 3)
+CPU = dataclasses.replace(
+    GPU, kind="cpu", name="cpu", vendor="?", max_workgroup_invocations=4096, max_workgroup_size=(4096,) * 3
+)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +72,12 @@ def test_the_compiler_accepts_the_record_and_halgpu_runs_what_it_makes(capabilit
 
 def test_a_device_without_f64_says_so() -> None:
     record = targets.device_record(dataclasses.replace(CPU, fp64=False))
-    with pytest.raises(errors.Unimplemented, match=r"the target has no 64-bit floats: --iree-input-demote-f64-to-f32"):
-        halgpu.compile(SMALL.format("f64", "arith.addf"), target="vulkan", flags=[f"--iree-hal-target-device={record}"])
+    with pytest.raises(
+        errors.Unimplemented, match=r"the target has no 64-bit floats: --iree-input-demote-f64-to-f32"
+    ):
+        halgpu.compile(
+            SMALL.format("f64", "arith.addf"), target="vulkan", flags=[f"--iree-hal-target-device={record}"]
+        )
 
 
 @pytest.mark.parametrize(

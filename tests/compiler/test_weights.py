@@ -68,7 +68,9 @@ def stock_results(iree_tool: Callable[..., Any], module: Path) -> Results:
 
 @pytest.fixture(scope="module")
 def expected(
-    compile_mlir: Callable[..., bytes], iree_tool: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+    compile_mlir: Callable[..., bytes],
+    iree_tool: Callable[..., Any],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Results:
     """Results with the full HAL, which has none of the faults."""
     module = tmp_path_factory.mktemp("full") / "full.vmfb"
@@ -130,7 +132,9 @@ def test_constants_in_every_place() -> None:
     np.testing.assert_array_equal(np.asarray(module.select(0)), pairs[3])
     assert np.asarray(module.nothing()).shape == (0, 3)
     x = np.arange(192, dtype=np.float32).reshape(3, 64) / 8
-    np.testing.assert_array_equal(np.asarray(module.weights(x)), x @ corpus.WEIGHTS)  # exact: few, small binary fractions
+    np.testing.assert_array_equal(
+        np.asarray(module.weights(x)), x @ corpus.WEIGHTS
+    )  # exact: few, small binary fractions
 
 
 TWO_RESULTS = """
