@@ -24,7 +24,7 @@ def import_model(source: str, shapes: dict[str, list[int]]) -> bytes:
     from iree.compiler import ir
     from iree.compiler.extras import onnx_importer
 
-    model = _load(onnx, source)
+    model = _modern(onnx, _load(onnx, source))
     pin(model, shapes)
     model = _inferred(onnx, model)
     info = onnx_importer.ModelInfo(model)
@@ -44,6 +44,25 @@ def _load(onnx: Any, source: str) -> Any:
         return onnx.load(source)
     except Exception as error:  # protobuf's and onnx's own, of no common class
         raise Wrong(f"no ONNX model can be read: {error}") from error
+
+
+OPSET = 17
+"""What the compiler has operators for from on; of older versions it has few."""
+
+
+def _modern(onnx: Any, model: Any) -> Any:
+    """The model in opset :data:`OPSET` if it is older and can be converted, else as it is."""
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    if not versions or versions[0] >= OPSET:
+        return model
+    from onnx import version_converter
+
+    try:
+        return version_converter.convert_version(model, OPSET)
+    except (
+        Exception
+    ):  # the converter's own, or ValueError for more than 2 GiB: the compiler may take it as it is
+        return model
 
 
 def _inferred(onnx: Any, model: Any) -> Any:

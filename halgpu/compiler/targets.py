@@ -8,6 +8,8 @@ record itself. A device of halgpu gets a record made of its :class:`~halgpu.devi
 * 8-, 16- and 64-bit integers always (OpenCL 1.2 has them), 64-bit floats as the device has them;
 * 16-bit floats always: without them iree-compile 3.13.0 makes wrong kernels for f16, and halgpu computes them in 32
   bits where the device has none;
+* dot products of four 8-bit integers always, which halgpu emulates: without them iree-compile 3.13.0 takes the i8
+  operands of many matmuls to i32 as unsigned;
 * no cooperative matrices, which halgpu does not run;
 * the architecture of the nearest known GPU, after which the compiler chooses tile sizes.
 """
@@ -116,7 +118,7 @@ def device_record(capabilities: Capabilities) -> str:
     target = (
         f'#iree_gpu.target<arch = "{known.arch if known else ""}", features = "spirv:v1.6,cap:Shader", '
         f"wgp = <compute = {compute}, storage = b64|b32|b16|b8, subgroup = {operations}, "
-        f"subgroup_size_choices = [{subgroups}], max_workgroup_sizes = [{sizes}], "
+        f"dot = dp4xi8toi32, subgroup_size_choices = [{subgroups}], max_workgroup_sizes = [{sizes}], "
         f"max_thread_count_per_workgroup = {invocations}, "
         f"max_workgroup_memory_bytes = {min(capabilities.local_memory, limits.local_memory)}, "
         f"max_workgroup_counts = [{counts}]>>"

@@ -260,6 +260,21 @@ def test_shapes_are_pinned(tmp_path: Path) -> None:
         halgpu.compile(path, shapes={"x": ("a", 8)})  # type: ignore[dict-item]
 
 
+def test_models_of_old_opsets_are_converted() -> None:
+    from onnx import TensorProto, helper
+
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2])
+    graph = helper.make_graph(
+        [node], "pool",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 2, 2])],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 7)], ir_version=3)
+    x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    found = np.asarray(halgpu.load(halgpu.compile(model), "opencl").pool(x))
+    np.testing.assert_array_equal(found, [[[[5, 7], [13, 15]]]])
+
+
 def test_an_operator_that_the_compiler_lacks_is_named() -> None:
     from onnx import helper
 

@@ -70,6 +70,24 @@ def test_the_compiler_accepts_the_record_and_halgpu_runs_what_it_makes(capabilit
     np.testing.assert_array_equal(np.asarray(halgpu.load(program, "opencl").main(x)), x + x)
 
 
+MATMUL = """func.func @main(%x: tensor<64x64xi8>, %w: tensor<64x64xi8>) -> tensor<64x64xi32> {
+  %z = arith.constant 0 : i32
+  %e = tensor.empty() : tensor<64x64xi32>
+  %f = linalg.fill ins(%z : i32) outs(%e : tensor<64x64xi32>) -> tensor<64x64xi32>
+  %m = linalg.matmul ins(%x, %w : tensor<64x64xi8>, tensor<64x64xi8>)
+    outs(%f : tensor<64x64xi32>) -> tensor<64x64xi32>
+  return %m : tensor<64x64xi32>
+}
+"""
+
+
+def test_i8_operands_of_a_matmul_keep_their_signs() -> None:
+    """Which they lose with the compiler's default Vulkan target, for want of dot products."""
+    x, w = np.random.default_rng(1).integers(-100, 100, (2, 64, 64)).astype(np.int8)
+    found = np.asarray(halgpu.load(halgpu.compile(MATMUL), "opencl").main(x, w))
+    np.testing.assert_array_equal(found, x.astype(np.int32) @ w.astype(np.int32))
+
+
 def test_a_device_without_f64_says_so() -> None:
     record = targets.device_record(dataclasses.replace(CPU, fp64=False))
     with pytest.raises(
