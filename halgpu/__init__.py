@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from halgpu.api import Module as Module
     from halgpu.api import load as load
     from halgpu.buffer_view import BufferView as BufferView
+    from halgpu.compiler.driver import compile as compile
     from halgpu.default_device import open_device as open_device
     from halgpu.devices.base import Device as Device
     from halgpu.devices.registry import list_devices as list_devices
@@ -33,6 +34,7 @@ _HOMES = {
     "Error": "halgpu.errors",
     "Function": "halgpu.api",
     "Module": "halgpu.api",
+    "compile": "halgpu.compiler.driver",
     "list_devices": "halgpu.devices.registry",
     "load": "halgpu.api",
     "open_device": "halgpu.default_device",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HINT = (
     "the function loads a global that the program never stores, as programs do from which iree-compile 3.13 "
-    "lost a dense constant; pass such tensors as arguments"
+    "lost a dense constant; compile it with 'halgpu compile', which keeps them"
 )
 
 _STORED_BYTES = {"GlobalStoreI32": 4, "GlobalStoreF32": 4, "GlobalStoreI64": 8, "GlobalStoreF64": 8}

@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -59,25 +59,22 @@ def blocks(text: str) -> list[str]:
     return [re.sub(r"^    ", "", block, flags=re.MULTILINE) for block in found]
 
 
-def test_what_the_readme_shows_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iree_tool: Callable[..., object]
-) -> None:
+def test_what_the_readme_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     code = blocks(README)
-    [compile_line] = [block for block in code if block.startswith("iree-compile")]
+    [compile_line] = [block for block in code if block.startswith("halgpu compile")]
     [command] = [block for block in code if block.startswith("halgpu run")]
     [printed] = [block for block in code if block.startswith("EXEC")]
     [python] = [block for block in code if block.startswith("import halgpu")]
 
-    iree_tool(*shlex.split(compile_line))
-    done = subprocess.run(
-        [sys.executable, "-m", "halgpu.cli", *shlex.split(command)[1:]],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-    )
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "halgpu.cli", *shlex.split(line)[1:]]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+
+    done = run(compile_line)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run(command)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", printed)
 
     *statements, last = python.strip().splitlines()

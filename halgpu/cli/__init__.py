@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = {
+    "compile": "compile a model to a program, with the IREE compiler",
     "run": "run a function of a compiled program, as iree-run-module does",
     "devices": "list the devices that can be used, and why others cannot",
     "cache": "say where built kernels are kept, or remove them",

@@ -11,14 +11,23 @@ from halgpu.errors import nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are halgpu's."""
+    """An argument parser whose errors are halgpu's.
+
+    With ``takes_rest``, words after ``--`` are left alone and become the option ``rest``.
+    """
+
+    takes_rest = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse ``words``. Raises InvalidArgument for an unknown flag, with the nearest one, and for bad values."""
+        passed: Sequence[str] = ()
+        if self.takes_rest and "--" in words:
+            words, passed = words[: (end := words.index("--"))], words[end + 1 :]
         options, rest = self.parse_known_args(self._joined(words))
+        options.rest = list(passed)
         if rest:
             raise errors.InvalidArgument(
                 f"unknown flag '{rest[0]}'{self._meant(rest[0])}; '{self.prog} --help' lists them"
