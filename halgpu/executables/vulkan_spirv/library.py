@@ -60,7 +60,7 @@ def _rounding(source: Source, name: str, type_: ty.Type, element: ty.Float) -> s
 def lesser(source: Source, a: str, b: str, *, greater: bool = False) -> str:
     """The C expression of the lesser of two floats, or the number where one is NaN; zeros of two signs are equal."""
     name, sign = ("fmax", ">") if greater else ("fmin", "<")
-    return f"(({b} != {b}) | ({a} {sign} {b}) ? {a} : {b})" if source.cpu else f"{name}({a}, {b})"
+    return f"((({b} != {b}) | ({a} {sign} {b})) ? {a} : {b})" if source.cpu else f"{name}({a}, {b})"
 
 
 def integer_choice(source: Source, name: str, c_type: str) -> str:
