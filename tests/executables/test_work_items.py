@@ -154,15 +154,20 @@ def test_texts_for_cpus_and_others_give_the_same_bits(
     compile_mlir: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Matrix products keep float4 in registers, which CPUs have taken apart; convolutions loop over work-items."""
-    names = ("conv2d", "matmul_f32_128x256x96", "softmax_axis0")
-    data = compile_mlir(mlir_corpus.joined(names), "vulkan")
+    programs = {
+        name: mlir_corpus.find(name)
+        for name in ("conv2d_nhwc_f32", "matmul_f32_128x256x96", "softmax_f32_axis0")
+    }
+    data = compile_mlir(mlir_corpus.joined(programs), "vulkan")
     texts: list[str] = []
 
     def results(target: Callable[[Device], Target]) -> list[np.ndarray]:
         monkeypatch.setattr(loader, "target_of", target)
         module = halgpu.load(data, device="opencl")
-        found = [mlir_corpus.call(module[name], mlir_corpus.PROGRAMS[name].inputs()) for name in names]
-        return [array for arrays in found for array in arrays]
+        return [
+            np.asarray(module[mlir_corpus.function_name(name)](*program.inputs()))
+            for name, program in programs.items()
+        ]
 
     real, translate = loader.target_of, loader.translate
 
