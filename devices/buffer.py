@@ -172,7 +172,13 @@ class Buffer:
     def share(self) -> Buffer:
         """Return another buffer of the same bytes, with a life of its own."""
         return Buffer(
-            self._live(), self.offset, self.byte_length, self.access, self.usage, self.memory_type, self.rights
+            self._live(),
+            self.offset,
+            self.byte_length,
+            self.access,
+            self.usage,
+            self.memory_type,
+            self.rights,
         )
 
     def _range(self, offset: int, length: int | None, what: str) -> tuple[int, int]:
