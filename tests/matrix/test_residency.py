@@ -249,6 +249,7 @@ def test_every_reader_sees_the_last_bytes_written(session_device: Device, kernel
         assert session_device.pool.hits > used + 100
 
 
+@pytest.mark.plain
 @pytest.mark.computes
 def test_transfers_are_those_that_are_needed(device: Device, kernels: dict[str, Kernel]) -> None:
     """One input written, one result read: each crosses once; what stays on the device does not cross."""
