@@ -1,6 +1,6 @@
 """Bytes moved over bytes necessary, and the time of a call beyond its kernel beside raw PyOpenCL, in one run.
 
-    python benchmarks/transfers.py [--json FILE] [DEVICE …]
+    python benchmarks/transfers.py [--json FILE [--note TEXT]] [DEVICE …]
 
 Needs the `test` extra. Raw PyOpenCL launches the very kernel that halgpu built, with buffers of its own: made,
 filled, launched and read anew each call, as a program without halgpu would. "Kernel" is a launch and a wait for
@@ -288,9 +288,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--note", help="what else is worth knowing of the run, kept in the JSON")
     parser.add_argument("devices", nargs="*", default=DEVICES)
     options = parser.parse_args()
-    report: dict[str, Any] = {}
+    report: dict[str, Any] = {"note": options.note} if options.note else {}
     for elements in SIZES:
         with tempfile.TemporaryDirectory() as folder:
             program = compile_program(Path(folder), elements)

@@ -169,6 +169,18 @@ class Buffer:
             root, self.offset + offset, length, self.access, self.usage, self.memory_type, self.rights
         )
 
+    def share(self) -> Buffer:
+        """Return another buffer of the same bytes, with a life of its own."""
+        return Buffer(
+            self._live(),
+            self.offset,
+            self.byte_length,
+            self.access,
+            self.usage,
+            self.memory_type,
+            self.rights,
+        )
+
     def _range(self, offset: int, length: int | None, what: str) -> tuple[int, int]:
         if length is None:
             length = self.byte_length - offset

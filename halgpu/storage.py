@@ -3,7 +3,7 @@
 A program sees device memory as host bytes. The VM buffer is initialized in place over this wrapper, which is
 both its bytes (``HostBytes``: residency decides when anything moves) and its allocator: on ``free``, which
 comes once, also for empty buffers, the wrapper drops its HAL buffer and forgets it. It keeps the HAL buffer
-alive by a range of its own, so that the other holders may release theirs in any order.
+alive by a share of its own, so that the other holders may release theirs in any order.
 
 The role is that of ``iree_hal_inline_storage_buffer_t`` (IREE modules/hal/inline/module.c).
 """
@@ -33,7 +33,7 @@ class Storage(Allocator):
     __slots__ = ("buffer", "byte_length")
 
     def __init__(self, buffer: devices.Buffer) -> None:
-        self.buffer: devices.Buffer | None = buffer.subspan(0, buffer.byte_length)
+        self.buffer: devices.Buffer | None = buffer.share()
         self.byte_length = buffer.byte_length
 
     def live(self) -> devices.Buffer:

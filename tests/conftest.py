@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from halgpu.devices import Device, open_device
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 TARGETS = {
     "vulkan": ("--iree-hal-target-device=vulkan",),
@@ -80,3 +82,15 @@ def iree_tool() -> Callable[..., subprocess.CompletedProcess[str]]:
 def examples() -> Path:
     """The folder of example programs."""
     return REPOSITORY / "examples"
+
+
+@pytest.fixture(scope="session")
+def unguarded() -> Callable[[Device], Device]:
+    """`unguarded(device)` is that device without HALGPU_DEBUG_ALLOCATOR's guards, for tests of exact counts."""
+
+    def opened(device: Device) -> Device:
+        if device.ledger is None:
+            return device
+        return open_device(f"{device.uri}{'&' if '?' in device.uri else '?'}debug=0")
+
+    return opened

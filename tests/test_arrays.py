@@ -9,8 +9,6 @@ from __future__ import annotations
 import gc
 import itertools
 import re
-import subprocess
-import sys
 import time
 import tomllib
 from pathlib import Path
@@ -25,15 +23,6 @@ from halgpu.cli import main
 
 MATRIX = Path(__file__).resolve().parents[1] / "ci" / "matrix.toml"
 DEVICES = [entry["uri"] for entry in tomllib.loads(MATRIX.read_text())["device"]]
-
-DOUBLE = """
-module @double {
-  func.func @f32(%a: tensor<?xf32>) -> tensor<?xf32> {
-    %0 = arith.addf %a, %a : tensor<?xf32>
-    return %0 : tensor<?xf32>
-  }
-}
-"""
 
 PASSING = """
 module @passing {
@@ -91,6 +80,13 @@ def working(request, compile_mlir):
     return halgpu.load(compile_mlir(WORKING), request.param)
 
 
+@pytest.fixture
+def exact(working, compile_mlir, unguarded):
+    """`working` where no guards are counted or moved."""
+    device = unguarded(working.device)
+    return working if device is working.device else halgpu.load(compile_mlir(WORKING), device)
+
+
 @pytest.fixture(scope="module", params=DEVICES)
 def modules(request, compile_mlir):
     """Programs on one device, each with what its results are times its arguments."""
@@ -105,7 +101,6 @@ def files(compile_mlir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
     (folder / "passing.vmfb").write_bytes(compile_mlir(PASSING))
     (folder / "working.vmfb").write_bytes(compile_mlir(WORKING))
-    (folder / "double.vmfb").write_bytes(compile_mlir(DOUBLE))
     return folder
 
 
@@ -361,14 +356,14 @@ def moved(before, after):
     return after.bytes_up - before.bytes_up, after.bytes_down - before.bytes_down
 
 
-def test_bytes_that_calls_move(working):
+def test_bytes_that_calls_move(exact):
     # What docs/arrays.md says; on unified memory nothing ever moves.
-    device, array = working.device, np.arange(1000, dtype=np.float32)
+    device, array = exact.device, np.arange(1000, dtype=np.float32)
     each = 0 if device.capabilities.unified_memory else array.nbytes
     one = device.statistics
-    view = working.f32(array)
+    view = exact.f32(array)
     two = device.statistics
-    chained = working.f32(working.f32(view))
+    chained = exact.f32(exact.f32(view))
     three = device.statistics
     first, second = np.asarray(chained), np.array(chained, copy=False)
     four = device.statistics
@@ -379,8 +374,8 @@ def test_bytes_that_calls_move(working):
     assert first.tolist() == second.tolist() == (8 * array).tolist()
 
 
-def test_a_host_array_in_place_as_an_argument(working):
-    device = working.device
+def test_a_host_array_in_place_as_an_argument(exact):
+    device = exact.device
     if not device.capabilities.unified_memory:
         return
     storage = np.zeros(4064, np.uint8)
@@ -389,79 +384,26 @@ def test_a_host_array_in_place_as_an_argument(working):
     gc.collect()
     before = device.statistics
     view = halgpu.BufferView.from_array(array, device, copy=False)
-    result = working.f32(view)
+    result = exact.f32(view)
     assert device.statistics.bytes_allocated == before.bytes_allocated + 4000  # the result's alone
     assert np.asarray(result).tolist() == list(range(0, 2000, 2))
     assert array.tolist() == list(range(1000))
 
 
-def test_a_pyopencl_array_as_an_argument(working):
+def test_a_pyopencl_array_as_an_argument(exact):
     import pyopencl.array
 
-    device = working.device
+    device = exact.device
     there = pyopencl.array.arange(device.queue.native, 1000, dtype=np.float32)
     before = device.statistics
-    result = working.f32(there)
+    result = exact.f32(there)
     after = device.statistics
     assert moved(before, after) == (0, 0)
     assert after.bytes_allocated == before.bytes_allocated + 4000
     assert np.asarray(result).tolist() == list(range(0, 2000, 2))
 
 
-# Ends -------------------------------------------------------------------------------------------------
-
-ENDS = """
-import gc, random, sys, threading, time
-import numpy as np
-import halgpu
-path, uri = sys.argv[1:]
-def objects():
-    device = halgpu.open_device(uri)
-    module = halgpu.load(path, device)
-    view = module.f32(np.ones(1000, np.float32))
-    fixed = np.array(view, copy=False)
-    view.buffer.fill(0, 4, b"abcd")
-    return {"device": device, "module": module, "function": module.f32, "view": view, "share": view.share(),
-            "buffer": view.buffer.subspan(4), "array": np.asarray(view), "window": np.array(view, copy=False),
-            "left": fixed, "dlpack": np.from_dlpack(view), "capsule": view.__dlpack__(max_version=(1, 0)),
-            "memoryview": view.memoryview(), "mapping": view.buffer.map(1)}
-stop = threading.Event()
-def collect():
-    while not stop.is_set():
-        gc.collect()
-        time.sleep(0.001)
-thread = threading.Thread(target=collect)
-thread.start()
-order = random.Random(7)
-for turn in range(12):
-    held = objects()
-    names = [*held]
-    order.shuffle(names)
-    if turn % 3 == 0:
-        held["cycle"] = held
-        names.append("cycle")
-    for name in names:
-        del held[name]
-    del held
-stop.set()
-thread.join()
-gc.collect()
-device = halgpu.open_device(uri)
-assert device.statistics.live_handles == 0 == device.statistics.bytes_allocated, device.statistics
-keep = objects()
-cycle = [keep]; cycle.append(cycle)
-sys.keep = objects()
-"""
-
-
-@pytest.mark.parametrize("uri", DEVICES)
-def test_everything_goes_in_any_order_with_a_collector_and_at_exit(uri, files):
-    program = files / ("double.vmfb" if uri.startswith("opencl") else "passing.vmfb")
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", ENDS, program, uri],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+# Ends (tests/test_processes.py has those of processes) -----------------------------------------------
 
 
 @pytest.mark.parametrize("held", ["device", "module", "view", "array", "window"])
@@ -481,118 +423,6 @@ def test_each_holder_alone_keeps_what_it_needs(working, held):
         kept = kept.f32(np.ones(8, np.float32))
     if held != "device":
         assert np.asarray(kept).tolist() == [2] * 8
-
-
-FORK = """
-import gc, os, signal, sys, threading, time
-import numpy as np
-import halgpu
-from halgpu import devices, errors
-
-path, uri = sys.argv[1:]
-device = halgpu.open_device(uri)
-module = halgpu.load(path, device)
-busy, stop = module.new_context(), threading.Event()
-
-def launch():  # another thread, which may hold any lock when the process forks
-    while not stop.is_set():
-        np.asarray(busy.f32(busy.f32(np.ones(5000, np.float32))))
-        device.allocator.trim()
-        time.sleep(0.001)
-
-def told(use):
-    try:
-        use()
-    except errors.FailedPrecondition as error:
-        assert "forked" in str(error), error
-    else:
-        raise AssertionError(f"{use.__code__.co_names} was not refused in a forked child")
-
-def natives():
-    if not uri.startswith("opencl"):
-        return []
-    kernels = [item._native for item in gc.get_objects() if isinstance(item, devices.Kernel)]
-    memories = [item._native for item in gc.get_objects() if isinstance(item, devices.Memory)]
-    return [device.context, device.queue.native, *kernels, *filter(None, memories)]
-
-def child(view, window):
-    global device, module, busy, function
-    signal.alarm(20)  # a child that hangs dies of it, and the parent sees so
-    ones = np.ones(8, np.float32)
-    for use in (
-        lambda: function(ones), lambda: module.new_context().f32(ones), lambda: halgpu.load(path, device).f32(ones),
-        lambda: np.array(view, copy=False), lambda: view.memoryview(), lambda: halgpu.BufferView.from_array(ones, device), lambda: device.wait_idle(),
-        lambda: view.buffer.fill(0, 4, b"1234"),
-    ):
-        told(use)
-    assert window.tolist() == [2 ** times] * 8
-    if uri.startswith("opencl"):  # the driver's threads are not here, and the bytes were not on the host
-        told(lambda: np.asarray(view))
-        told(lambda: halgpu.open_device(uri))
-        told(lambda: halgpu.open_device(uri + ("&" if "?" in uri else "?") + "pool=1"))
-    else:
-        assert np.asarray(halgpu.load(path, uri).f32(ones)).tolist() == [1] * 8
-    device.allocator.trim()
-    device.close()
-    kept = natives()
-    count = len(kept)
-    del device, module, busy, function, view
-    gc.collect()
-    assert len(kept) == count
-    # What the driver made is nobody's now but is never freed: this list and a second holder.
-    assert all(sys.getrefcount(item) > 3 for item in kept)
-    sys.exit(0)
-
-times = 1 if uri.startswith("opencl") else 0
-thread = threading.Thread(target=launch, daemon=True)
-thread.start()
-for turn in range(3):
-    function = module.f32
-    view = function(np.ones(8, np.float32))
-    window = np.array(function(np.ones(8, np.float32)), copy=False)
-    if uri.startswith("opencl"):
-        device.wait_idle()
-    process = os.fork()
-    if not process:
-        child(view, window)
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
-    assert np.asarray(view).tolist() == window.tolist() == [2 ** times] * 8
-stop.set()
-thread.join()
-"""
-
-
-@pytest.mark.parametrize("uri", DEVICES)
-def test_a_forked_child_is_told(uri, files):
-    """In a process of its own, since a child that forks beside this one's threads may hang in anybody's code."""
-    program = files / ("double.vmfb" if uri.startswith("opencl") else "passing.vmfb")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", FORK, program, uri], capture_output=True, text=True, timeout=90
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-SPAWN = """
-import multiprocessing, sys
-from concurrent.futures import ProcessPoolExecutor
-import numpy as np
-import halgpu
-def call(path, uri):
-    return np.asarray(halgpu.load(path, uri).f32(np.ones(8, np.float32))).tolist()
-if __name__ == "__main__":
-    expected = call(*sys.argv[1:])
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        assert pool.submit(call, *sys.argv[1:]).result(60) == expected == [2] * 8
-"""
-
-
-def test_spawned_children_have_devices_of_their_own(working, files):
-    (files / "spawn.py").write_text(SPAWN)
-    done = subprocess.run(
-        [sys.executable, files / "spawn.py", files / "double.vmfb", working.device.uri],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_results_of_one_call_are_separate(passing):

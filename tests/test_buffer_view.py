@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 import ml_dtypes
@@ -385,3 +386,36 @@ def test_copies_of_views(device, view):
         BufferView.from_array(view, other, copy=False)
     packed = BufferView(device.allocator.allocate(2), (3,), "i4")
     assert BufferView.from_array(packed, other).type_text == "3xi4"
+
+
+# Python's buffer protocol ------------------------------------------------------------------------------
+
+
+class Exporting(BufferView):
+    """A view that has the buffer protocol as PEP 688 lets Python code have it."""
+
+    __slots__ = ()
+
+    def __buffer__(self, flags):
+        return self.memoryview()
+
+
+def test_a_view_is_no_buffer_and_has_a_memoryview(device):
+    view = BufferView.from_array(np.arange(6, dtype=np.float16).reshape(2, 3), device)
+    with pytest.raises(TypeError, match="bytes-like"):
+        memoryview(view)
+    exported = view.memoryview()
+    assert (exported.format, exported.shape, exported.readonly) == ("e", (2, 3), True)
+    assert np.asarray(view).flags.writeable
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="PEP 688 came with Python 3.12; see the test above")
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.bool_, np.complex64, ml_dtypes.bfloat16])
+def test_why_a_view_is_no_buffer(dtype):
+    """docs/arrays.md: numpy would take the buffer before __array__. Should it stop doing so, views can be buffers."""
+    plain = BufferView.from_array(np.ones(3, dtype), "host")
+    exporting = Exporting(plain.buffer, plain.shape, plain.element_type)
+    assert memoryview(exporting).readonly
+    assert np.asarray(plain).flags.writeable
+    assert not np.asarray(exporting).flags.writeable
+    assert (np.asarray(exporting).dtype == dtype) == (dtype is not ml_dtypes.bfloat16)

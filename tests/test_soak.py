@@ -29,8 +29,13 @@ def program(soak: ModuleType, compile_mlir: Callable[..., bytes]) -> bytes:
     return compile_mlir(soak.PROGRAM)
 
 
-@pytest.mark.parametrize("uri", ["opencl", "opencl?unified=0", "opencl?pool=0", "opencl?debug=1"])
-def test_maps_and_calls_leave_nothing_behind(soak: ModuleType, program: bytes, uri: str) -> None:
+@pytest.mark.parametrize(
+    "uri", ["opencl", "opencl?unified=0", "opencl?pool=0", "opencl?debug=1", "host", "null"]
+)
+def test_maps_and_calls_leave_nothing_behind(
+    soak: ModuleType, compile_mlir: Callable[..., bytes], uri: str
+) -> None:
+    program = compile_mlir(soak.PROGRAM if uri.startswith("opencl") else soak.PASSING)
     reports = soak.soak(uri, program, 1500, 400)
     assert [report.partition(": ")[0] for report in reports] == [soak.devices.open_device(uri).uri] * 2
 

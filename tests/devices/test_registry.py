@@ -214,3 +214,36 @@ def test_without_pyopencl_it_says_so() -> None:
     printed = python(hidden).splitlines()
     assert "pip install pyopencl" in printed[0]
     assert printed[1] in ("ImportError", "ModuleNotFoundError")
+
+
+FORK = """
+import os, signal, threading
+from halgpu.devices import open_device, registry
+
+device, held, finish = open_device("null"), threading.Event(), threading.Event()
+
+def hold():
+    with registry._lock:
+        held.set()
+        finish.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+process = os.fork()
+if not process:
+    signal.alarm(20)
+    assert open_device("host").allocator.allocate(4).byte_length == 4
+    own = open_device("null")
+    assert own is not device and own.allocator.allocate(4).byte_length == 4
+    os._exit(0)
+finish.set()
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+assert open_device("null") is device
+"""
+
+
+def test_a_child_forked_while_another_thread_opens_a_device_can_open_one() -> None:
+    # Python 3.12 warns of any fork beside threads, which is what this is about.
+    assert python("import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n" + FORK) == ""

@@ -143,6 +143,16 @@ def test_a_subspan_keeps_the_allocation(device: Device) -> None:
     assert device.statistics.live_handles == before
 
 
+def test_a_share_is_the_same_range_with_a_life_of_its_own(device: Device) -> None:
+    span = numbered(device, 100).subspan(10, 5)
+    share = span.share()
+    assert (share.offset, share.byte_length, share.rights) == (span.offset, 5, span.rights)
+    span.release()
+    assert bytes(share.read()) == bytes(range(10, 15))
+    with pytest.raises(FailedPrecondition, match="released"):
+        span.share()
+
+
 # -- mapping -------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -58,3 +58,15 @@ def test_a_device_says_what_it_is(device: Device) -> None:
     assert able.max_parameter_bytes >= 256
     assert len(able.languages) == (able.kind != "null")  # which takes any
     assert able.name in repr(device)
+
+
+def test_a_test_for_none_of_the_chosen_devices_is_deselected(conftest: ModuleType) -> None:
+    class Item:
+        def __init__(self, **parameters: object) -> None:
+            self.callspec = SimpleNamespace(params=parameters)
+
+    idle, other, plain = Item(matrix_entry=None), Item(matrix_entry={}, size=None), object()
+    items, gone = [idle, other, plain], []
+    hook = SimpleNamespace(pytest_deselected=lambda items: gone.extend(items))
+    conftest.pytest_collection_modifyitems(SimpleNamespace(hook=hook), items)
+    assert (items, gone) == ([other, plain], [idle])

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 
 from halgpu.devices import Buffer, Device, Kernel, Mapping, MemoryAccess
+from halgpu.devices.debug_allocator import FREED
 
 SIZE = 64
 WORDS = SIZE // 4
@@ -45,6 +46,9 @@ class World(RuleBasedStateMachine):
         for seed in range(2):
             self.allocate(seed)
             self.dispatch(seed, 3)
+        self.each = SIZE
+        if device.ledger is not None:  # guards are counted too
+            self.each = (device.statistics.bytes_allocated - self.before.bytes_allocated) // 2
 
     def teardown(self) -> None:
         for index in range(len(self.buffers)):
@@ -97,7 +101,9 @@ class World(RuleBasedStateMachine):
                 buffer.fill(0, None, bytes([value]))
             else:
                 buffer.write(discard=True)[:] = bytes([value]) * SIZE
-            self.held.append((np.frombuffer(buffer.read(), np.uint8), np.full(SIZE, value, np.uint8)))
+            # The debug allocator keeps the memory too, and marks its bytes as those of no buffer.
+            later = value if self.device.ledger is None else FREED
+            self.held.append((np.frombuffer(buffer.read(), np.uint8), np.full(SIZE, later, np.uint8)))
 
     @rule(seed=NUMBER, times=st.integers(1, 3))
     def come_and_go(self, seed: int, times: int) -> None:
@@ -215,7 +221,7 @@ class World(RuleBasedStateMachine):
         roots |= {id(mapping._root) for mapping, _ in self.mappings}
         now = self.device.statistics
         assert now.live_handles - self.before.live_handles == len(roots)
-        assert now.bytes_allocated - self.before.bytes_allocated == SIZE * len(roots)
+        assert now.bytes_allocated - self.before.bytes_allocated == self.each * len(roots)
 
 
 @pytest.fixture
@@ -239,9 +245,11 @@ def test_every_reader_sees_the_last_bytes_written(session_device: Device, kernel
             phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
         ),
     )
-    assert session_device.pool.hits > used + 100
+    if session_device.ledger is None:  # the debug allocator uses no memory again
+        assert session_device.pool.hits > used + 100
 
 
+@pytest.mark.plain
 @pytest.mark.computes
 def test_transfers_are_those_that_are_needed(device: Device, kernels: dict[str, Kernel]) -> None:
     """One input written, one result read: each crosses once; what stays on the device does not cross."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -90,3 +93,38 @@ def test_memory_outlives_its_end_while_a_view_is_held() -> None:
     allocator.free(handle)
     del handle
     assert bytes(view) == b"abcd"
+
+
+FORK = """
+import os, signal, threading
+from halgpu.vm import HostAllocator
+
+allocator = HostAllocator()
+handle, held, finish = allocator.allocate(4), threading.Event(), threading.Event()
+
+def hold():
+    with allocator._lock:
+        held.set()
+        finish.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+process = os.fork()
+if not process:
+    signal.alarm(20)
+    allocator.free(handle)
+    allocator.allocate_aligned(3, 16)
+    os._exit(allocator.statistics.live_bytes)
+finish.set()
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 3
+assert allocator.statistics.live_bytes == 4
+"""
+
+
+def test_a_child_forked_while_another_thread_counts_can_allocate() -> None:
+    # Python 3.12 warns of any fork beside threads, which is what this is about.
+    command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", FORK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
