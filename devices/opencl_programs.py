@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halgpu import errors
@@ -158,7 +157,7 @@ def build_options(program: Program, more: tuple[str, ...] = ()) -> str:
 def _identity(device: OpenCLDevice, program: Program, options: str) -> list[str]:
     native = device.native
     parts = [native.platform.name, native.platform.version, native.vendor, native.name, native.version]
-    return ["halgpu", version("halgpu"), *parts, native.driver_version, options, program.source]
+    return [*parts, native.driver_version, options, program.source]
 
 
 def _from_binary(device: OpenCLDevice, binary: bytes | None, options: str) -> Any:

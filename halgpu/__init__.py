@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from halgpu.errors import Error as Error
     from halgpu.tracing import trace as trace
 
+__version__ = "0.1.0"
+
 _HOMES = {
     "BufferView": "halgpu.buffer_view",
     "Device": "halgpu.devices.base",
@@ -52,10 +54,6 @@ if os.path.exists(os.path.join(_CHECKOUT, "pyproject.toml")):
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("halgpu")
     if name in _SUBMODULES:
         return importlib.import_module(f"halgpu.{name}")
     if name not in _HOMES:

@@ -68,9 +68,9 @@ def _run(words: list[str]) -> int:
         print(USAGE + "".join(f"  {name:<{width}}  {text}\n" for name, text in COMMANDS.items()), end="")
         return 0
     if command == "--version":
-        from importlib.metadata import version
+        from halgpu import __version__
 
-        print(f"halgpu {version('halgpu')}")
+        print(f"halgpu {__version__}")
         return 0
     if command not in COMMANDS:
         raise _unknown(command)
