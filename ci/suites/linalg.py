@@ -6,7 +6,8 @@
 Each program is compiled by stock iree-compile for the target and for the CPU; halgpu runs the one, stock
 iree-run-module the other. Integers must be equal, floats within a few units of rounding. Where they differ, stock
 iree-run-module runs the same kernels on lavapipe (Vulkan on the CPU): if it gets what halgpu gets, the compiler is at
-fault; if it gets what the CPU gets, the translator is.
+fault; if it gets what the CPU gets, the translator is. Where it gets neither, the compiler is at fault if the kernel
+reads outside of its bindings (HALGPU_CHECKED), so that its result depends on what lies there.
 
 The report has one entry a case: a program on a target, or an operation of it where the whole is refused or differs.
 `status` is one of
@@ -225,8 +226,25 @@ class Suite:
         )
         if entry.same_kernels and as_halgpu.same and not as_cpu.same:
             entry.verdict = "compiler"
+        elif as_cpu.same:
+            entry.verdict = "translator"
         else:
-            entry.verdict = "translator" if as_cpu.same else "unclear"
+            entry.verdict = self._judge_accesses(entry, name, program)
+
+    def _judge_accesses(self, entry: Entry, name: str, program: Program) -> str:
+        """What lies outside of a binding differs from run to run: kernels that read it are wrong everywhere."""
+        alone = {name: find(name)}
+        module = toolchain.compile_with_kernels(joined(alone), *self._flags(alone), model=toolchain.INLINE)[0]
+        worker = Worker(self.worker.device, checked=True)
+        try:
+            worker.load(module)
+            worker.call(function_name(name), program.inputs())
+        except (Refused, Broken) as problem:
+            entry.lavapipe += f"; with checked accesses: {problem}"
+            return "compiler" if "is outside of binding" in str(problem) else "unclear"
+        finally:
+            worker.close()
+        return "unclear"
 
 
 def shaped_as(found: list[Any], stock: list[Any]) -> list[Any]:

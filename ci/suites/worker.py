@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,10 +21,14 @@ class Broken(Exception):
 
 
 class Worker:
-    """A process that loads modules and calls their functions; a new one is started when one breaks."""
+    """A process that loads modules and calls their functions; a new one is started when one breaks.
 
-    def __init__(self, device: str = "opencl") -> None:
-        self._device = device
+    ``checked`` kernels report accesses outside of their bindings (HALGPU_CHECKED).
+    """
+
+    def __init__(self, device: str = "opencl", *, checked: bool = False) -> None:
+        self.device = device
+        self._checked = checked
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
 
@@ -77,13 +82,16 @@ class Worker:
         if self._pipe is None:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, self._device), daemon=True)
+            self._process = context.Process(
+                target=_serve, args=(theirs, self.device, self._checked), daemon=True
+            )
             self._process.start()
             theirs.close()
         return self._pipe
 
 
-def _serve(pipe: Connection, device: str) -> None:
+def _serve(pipe: Connection, device: str, checked: bool) -> None:
+    os.environ["HALGPU_CHECKED"] = str(int(checked))
     import halgpu
     from halgpu import errors
 
