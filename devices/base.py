@@ -134,6 +134,9 @@ class KernelLayout:
     lengths: bool = False
     checks: Checks | None = None
     """What the kernel checks of its accesses; such a kernel has ``lengths``."""
+    apart: str = ""
+    """Name of a kernel of the same program that does the same for bindings that are apart: none that is written
+    overlaps another one. Empty where there is none; a backend may do without it."""
 
     @property
     def pointers(self) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from halgpu import errors
 from halgpu.devices.base import KernelLayout, Program
+from halgpu.devices.opencl_apart import ApartKernel
 from halgpu.devices.opencl_checked import kernel_class
 from halgpu.devices.opencl_programs import Built, OpenCLKernel, build_program, check_kernel
 
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 THREADS: Final = 8
 
 # What a macro of that name would change besides the definition it is for: components of vectors
-# (OpenCL 1.2 6.1.7) and the words of the pragmas FP_CONTRACT and EXTENSION (6.12.2, 9.1).
+# (OpenCL 1.2 6.1.7) and the words of the pragmas FP_CONTRACT and EXTENSION (6.12.2, 9.1) and of clang's for loops.
 _NOT_FOR_MACROS: Final = re.compile(
     "[xyzw]{1,4}|[sS][0-9a-fA-F]{1,16}|lo|hi|even|odd"
-    "|OPENCL|STDC|EXTENSION|FP_CONTRACT|ON|OFF|DEFAULT|cl_.*|all|require|disable|enable|warn|part[0-9]+"
+    "|clang|loop|unroll|interleave_count|OPENCL|STDC|EXTENSION|FP_CONTRACT|ON|OFF|DEFAULT|cl_.*|all|require|disable|enable|warn|part[0-9]+"
 )
 
 
@@ -113,15 +114,24 @@ def _counted(device: OpenCLDevice, built: Built) -> Any:
 
 
 def _kernel(device: OpenCLDevice, native: Any, layout: KernelLayout, suffix: str = "") -> OpenCLKernel:
+    kernel = _native_kernel(device, native, layout, layout.name + suffix)
+    if layout.apart:
+        return ApartKernel(
+            device, layout, kernel, _native_kernel(device, native, layout, layout.apart + suffix)
+        )
+    return kernel_class(layout)(device, layout, kernel)
+
+
+def _native_kernel(device: OpenCLDevice, native: Any, layout: KernelLayout, name: str) -> Any:
     try:
-        kernel = device.cl.Kernel(native, layout.name + suffix)
+        kernel = device.cl.Kernel(native, name)
     except device.cl.Error as error:
         names = native.get_info(device.cl.program_info.KERNEL_NAMES).replace(";", ", ")
         raise errors.InvalidArgument(
-            f"the program has no kernel {layout.name!r}; it has: {names or 'none'}"
+            f"the program has no kernel {name!r}; it has: {names or 'none'}"
         ) from error
     check_kernel(device, layout, kernel)
-    return kernel_class(layout)(device, layout, kernel)
+    return kernel
 
 
 # -- as one --------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -281,9 +282,21 @@ class Spirv:
         groups: int = 1,
         constants: tuple[int, ...] = (),
     ) -> list[np.ndarray]:
-        """Run on the OpenCL device, an array a binding; returns what the arrays are afterwards."""
+        """Run on the OpenCL device, an array a binding; returns what the arrays are afterwards.
+
+        Where the texts for CPUs and for other devices are not the same, both run, with the same results.
+        """
         device = open_device("opencl")
-        return run_program(device, self.program(target_of(device), constants), arrays, push, (groups, 1, 1))
+        own = target_of(device)
+        texts = [self.program(replace(own, cpu=cpu), constants) for cpu in (own.cpu, not own.cpu)]
+        if texts[0].source == texts[1].source:
+            del texts[1]
+        results, *others = (run_program(device, text, arrays, push, (groups, 1, 1)) for text in texts)
+        for other in others:
+            assert all(map(same, results, other)), (
+                "the texts for CPUs and for other devices differ in results"
+            )
+        return results
 
     def run(self, *inputs: np.ndarray, output: np.ndarray, **options: Any) -> np.ndarray:
         """Run and return the last binding, for which `output` gives shape, dtype and what is there before."""

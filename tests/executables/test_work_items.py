@@ -128,26 +128,37 @@ def test_workgroup_memory_keeps_its_work_items() -> None:
     assert s.program(CPU).layouts[0].workgroup_size == (64, 1, 1)
 
 
-def test_working_in_place() -> None:
-    """Stock inline programs bind the same memory to read and to write: no pointer may be restrict."""
-    s = Summing((64, 1, 1), in_memory=True)
+@pytest.mark.parametrize("workgroup", [(64, 1, 1), (8, 4, 1), (16, 8, 1)])
+@pytest.mark.parametrize("shared", ["nothing", "apart", "last row"])
+def test_working_in_place(shared: str, workgroup: tuple[int, int, int]) -> None:
+    """Stock inline programs bind the same memory to read and to write: `restrict` is for dispatches that do not."""
+    s = Summing(workgroup, in_memory=True)
     program = s.program(CPU)
-    assert "restrict" not in program.source
+    plain, restricted = program.source.split("__kernel")[1:]
+    assert "restrict" not in plain
+    assert restricted.count("*restrict b") == 3
     device = open_device("opencl")
     kernel = device.build(program)[0]
     rng = np.random.default_rng(1)
-    a, memory = rng.standard_normal(s.COUNT, "f4"), rng.standard_normal((s.COUNT, s.size), "f4")
-    wanted = memory[-1] + np.float32(1.5)
+    a, memory = rng.standard_normal(s.COUNT, "f4"), rng.standard_normal((s.COUNT + 1, s.size), "f4")
+    out = s.COUNT - (shared == "last row")
+    wanted = memory[out] + np.float32(1.5)
     for k in range(s.COUNT):
-        wanted = wanted + a[k] * (memory[k] if k < s.COUNT - 1 else wanted)
-    factors, rows = device.allocator.allocate(a.nbytes), device.allocator.allocate(memory.nbytes)
+        wanted = wanted + a[k] * (wanted if k == out else memory[k])
+    factors, rows, other = (device.allocator.allocate(n) for n in (a.nbytes, memory.nbytes, memory.nbytes))
     factors.write()[:] = a.tobytes()
-    rows.write()[:] = memory.tobytes()
-    last = memory[:-1].nbytes
-    kernel.dispatch(
-        1, (), [(factors, 0, a.nbytes), (rows, 0, memory.nbytes), (rows, last, memory[-1].nbytes)]
-    )
-    np.testing.assert_array_equal(np.frombuffer(bytes(rows.read()), "f4")[-s.size :], wanted)
+    rows.write()[:] = other.write()[:] = memory.tobytes()
+    row, target = memory[0].nbytes, other if shared == "nothing" else rows
+    kernel.dispatch(1, (), [(factors, 0, a.nbytes), (rows, 0, s.COUNT * row), (target, out * row, row)])
+    np.testing.assert_array_equal(np.frombuffer(bytes(target.read()), "f4").reshape(-1, s.size)[out], wanted)
+
+
+def test_small_groups_are_unrolled_around_a_few_statements() -> None:
+    """Then their sums can stay in registers."""
+    sources = {size: Summing(size, in_memory=True).program(CPU).source for size in [(32, 2, 1), (256, 1, 1)]}
+    loops = "#pragma unroll\n{0}for (uint local_y = 0; local_y < 2u; ++local_y) {{\n{0}{1}#pragma clang loop interleave_count(4)\n"
+    assert loops.format(" " * 8, " " * 4) in sources[32, 2, 1]
+    assert "#pragma clang" not in sources[256, 1, 1]
 
 
 def test_texts_for_cpus_and_others_give_the_same_bits(

@@ -28,7 +28,7 @@ from .places import (
 from .source import Source
 from .spirv_table import BuiltIn, Decoration, Mode, Storage
 from .subgroups import Subgroups
-from .tree import INDENT, Local, Loop, Scope, declare, form_for, render, words
+from .tree import INDENT, Local, Loop, Scope, declare, form_for, render, walk, words
 
 MAXIMUM_INSTRUCTIONS: Final = 1 << 18
 """Instructions emitted for a kernel, calls counted each time."""
@@ -70,6 +70,8 @@ class Kernel:
         self.local_memory = 0
         self.scope = Scope(None)
         self.measures = False
+        self.apart = ""
+        """The name of the second text for bindings that are apart (KernelLayout.apart)."""
         self.recorder = checked.Recorder(self) if source.checked else None
         self._spent = 0
         self._builtins: dict[tuple[int, int], Expr] = {}
@@ -396,22 +398,40 @@ class Kernel:
             self._split_vectors()
             self._loop_over_work_items()
         declare(self.locals)
+        if self._gains_apart():
+            self.apart = self.source.names.unique(f"{self.entry.name}_apart", "kernel")
         size = ", ".join(map(str, self.launched_size))
         starts = (f"const uint {name} = {text};" for name, text in self._starts.items())
         body = [*starts, *self.prologue, *(f"{declaration};" for declaration in self.declarations)]
-        lines = [
-            f"__kernel __attribute__((reqd_work_group_size({size})))",
-            f"void {self.name}({self._parameters()})",
-            "{",
-            *(INDENT + line for line in body),
-            *render(self.scope, INDENT),
-            "}",
-        ]
-        return "\n".join(lines)
+        lines = ["{", *(INDENT + line for line in body), *render(self.scope, INDENT), "}"]
+        return "\n\n".join(
+            "\n".join(
+                [
+                    f"__kernel __attribute__((reqd_work_group_size({size})))",
+                    f"void {name}({self._parameters(qualifier)})",
+                    *lines,
+                ]
+            )
+            for name, qualifier in ((self.name, ""), (self.apart, "restrict "))
+            if name
+        )
 
-    def _parameters(self) -> str:
+    def _gains_apart(self) -> bool:
+        """Whether a second text is worth its while, of the same statements on pointers that are `restrict`.
+
+        That is for loops on CPUs, which write to one binding what they compute of others.
+        """
+        return (
+            self.source.cpu
+            and len(self.bindings) > 1
+            and any(binding.writes for binding in self.bindings)
+            and not self.measures
+            and any(isinstance(statement, Loop) for statement in walk(self.scope))
+        )
+
+    def _parameters(self, qualifier: str) -> str:
         parameters = [
-            f"{'' if binding.writes else 'const '}__global uchar *b{binding.ordinal}"
+            f"{'' if binding.writes else 'const '}__global uchar *{qualifier}b{binding.ordinal}"
             for binding in self.bindings
         ]
         if self._checks() is not None:
@@ -432,6 +452,7 @@ class Kernel:
             local_memory=self.local_memory,
             lengths=self.measures,
             checks=self._checks(),
+            apart=self.apart,
         )
 
 

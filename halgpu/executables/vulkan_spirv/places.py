@@ -20,7 +20,7 @@ BUFFERS: Final = "buffers"
 
 SPIR-V rules that out for variables without the decoration Aliased (specification, section 2.18.2), but stock
 iree-compile 3.13.0 has inline programs work in place through one binding to read and another to write, both
-undecorated. So pointers are never `restrict`.
+undecorated. So pointers are `restrict` only in a second text, for dispatches whose bindings do not overlap.
 """
 
 

@@ -228,13 +228,17 @@ class Switch(Statement):
 
 
 class WorkItems(Statement):
-    """A loop over the work-items of a group: for each of ``loops``, outermost first, a name and its end."""
+    """A loop over the work-items of a group: for each of ``loops``, outermost first, a name and its end.
 
-    __slots__ = ("body", "loops")
+    ``vectors``, if not 0, asks clang to make as many vectors of the innermost loop and no loop of it.
+    """
 
-    def __init__(self, parent: Scope, loops: list[tuple[str, int]]) -> None:
+    __slots__ = ("body", "loops", "vectors")
+
+    def __init__(self, parent: Scope, loops: list[tuple[str, int]], vectors: int = 0) -> None:
         super().__init__("")
         self.loops = loops
+        self.vectors = vectors
         self.body = _nested(self, parent)
 
     def inner(self) -> Iterator[Scope]:
@@ -243,9 +247,16 @@ class WorkItems(Statement):
     def lines(self, indent: str) -> Iterator[str]:
         depth = len(self.loops)
         for level, (name, end) in enumerate(self.loops):
+            if self.vectors:
+                yield f"{indent}{INDENT * level}#pragma {self.pragma(level)}"
             yield f"{indent}{INDENT * level}for (uint {name} = 0; {name} < {end}u; ++{name}) {{"
         yield from render(self.body, indent + INDENT * depth)
         yield from (f"{indent}{INDENT * level}}}" for level in reversed(range(depth)))
+
+    def pragma(self, level: int) -> str:
+        """What to ask of the loop at a level."""
+        innermost = level == len(self.loops) - 1
+        return f"clang loop interleave_count({self.vectors})" if innermost else "unroll"
 
 
 def _nested(owner: Statement, parent: Scope) -> Scope:
