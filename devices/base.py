@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from halgpu.devices import dispatch
 from halgpu.devices.buffer import Allocator, Buffer, Mapping, Root
 from halgpu.devices.forks import FORKED, keep_forever
+from halgpu.devices.layout import BindingLayout, KernelLayout, Program
 from halgpu.devices.memory import Block, BufferUsage, Memory, MemoryAccess, MemoryType
 from halgpu.devices.pool import DEFAULT_LIMIT, Pool
 from halgpu.devices.profile import Profiling, Timer
@@ -31,7 +32,6 @@ from halgpu.devices.residency import Counters
 from halgpu.errors import FailedPrecondition, Incompatible, InvalidArgument
 
 if TYPE_CHECKING:
-    from halgpu.devices.checks import Checks
     from halgpu.devices.debug_allocator import Ledger
 
 __all__ = [
@@ -98,79 +98,6 @@ class DeviceInfo:
     name: str
     available: bool
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BindingLayout:
-    """One buffer argument of a kernel."""
-
-    access: Literal["read", "write", "readwrite"] = "readwrite"
-    alignment: int = 1
-    """Bytes; the binding's offset inside its device allocation must be a multiple of it."""
-    minimum_length: int = 0
-    """Bytes that the kernel needs at least; 0 where unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class KernelLayout:
-    """The arguments a kernel takes and the workgroup it was compiled for.
-
-    ``constants`` is the number of 32-bit constants. ``local_memory`` is in bytes and counts what the kernel
-    declares itself. ``passing`` says how a backend hands the arguments over:
-
-    * ``"packed"``: one pointer a binding to the start of the *device allocation*, in order, then one
-      structure by value holding one u64 byte offset a binding and then the u32 constants; the structure is
-      left out when it would be empty. Any binding offset works whatever the device's sub-buffer alignment.
-      With ``lengths`` the structure has one u64 byte length a binding too, behind the offsets; with
-      ``checks`` one more pointer, to the report of checks.py, comes between bindings and structure.
-    """
-
-    name: str
-    constants: int
-    bindings: tuple[BindingLayout, ...]
-    workgroup_size: tuple[int, int, int]
-    local_memory: int = 0
-    passing: Literal["packed"] = "packed"
-    lengths: bool = False
-    checks: Checks | None = None
-    """What the kernel checks of its accesses; such a kernel has ``lengths``."""
-
-    @property
-    def pointers(self) -> int:
-        """How many arguments are pointers."""
-        return len(self.bindings) + (self.checks is not None)
-
-    @property
-    def parameter_longs(self) -> int:
-        """How many u64 the packed structure begins with."""
-        return len(self.bindings) * (2 if self.lengths else 1)
-
-    @property
-    def parameter_bytes(self) -> int:
-        """Size of the packed structure in C: padded to 8 bytes when it holds an offset."""
-        size = 8 * self.parameter_longs + 4 * self.constants
-        return -(-size // 8) * 8 if self.bindings else size
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """Source of one or more kernels for :meth:`Device.build`.
-
-    ``language`` is one of the device's :attr:`Capabilities.languages`; ``extensions`` the device extensions
-    that the source needs by name (OpenCL: ``cl_khr_fp64``), checked before building. A program in language
-    ``"python"`` has ``callables``, one a layout, and its source is for people only (see host.py).
-
-    ``names``, if given, are all identifiers that the source defines at file scope; it can then be compiled as
-    a part of a larger source.
-    """
-
-    language: str
-    source: str
-    layouts: tuple[KernelLayout, ...]
-    options: tuple[str, ...] = ()
-    extensions: tuple[str, ...] = ()
-    callables: tuple[Callable[..., None], ...] = ()
-    names: frozenset[str] = frozenset()
 
 
 Binding = tuple[Buffer, int, int]
