@@ -15,14 +15,15 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingOf
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from halgpu.devices import dispatch
+from halgpu.devices import dispatch, staging
 from halgpu.devices.buffer import Allocator, Buffer, Mapping, Root
+from halgpu.devices.constants import check_language, leaves, quick_converter, size
 from halgpu.devices.forks import FORKED, keep_forever
 from halgpu.devices.layout import BindingLayout, KernelLayout, Program
 from halgpu.devices.memory import Block, BufferUsage, Memory, MemoryAccess, MemoryType
@@ -33,6 +34,7 @@ from halgpu.errors import FailedPrecondition, Incompatible, InvalidArgument
 
 if TYPE_CHECKING:
     from halgpu.devices.debug_allocator import Ledger
+    from halgpu.devices.sources import Kernels, Sources
 
 __all__ = [
     "Allocator", "Binding", "BindingLayout", "Buffer", "BufferUsage", "Capabilities", "Device", "DeviceInfo",
@@ -107,6 +109,11 @@ Binding = tuple[Buffer, int, int]
 class Kernel(ABC):
     """A built kernel: :meth:`dispatch` (shared) checks and marks residency, :meth:`launch` (backend) enqueues."""
 
+    language = "opencl-c"
+    """Whose C layout structures by value have (constants.py)."""
+    pointer_alignment = 1
+    """Bytes. A plain kernel's binding that begins elsewhere in its allocation is staged (staging.py)."""
+
     def __init__(self, device: Device, layout: KernelLayout) -> None:
         self.device = device
         self.layout = layout
@@ -114,6 +121,8 @@ class Kernel(ABC):
         self._smallest_limit = min(self.workgroup_limits)
         self._checks = tuple(map(dispatch.binding_check, layout.bindings))
         self._writes = tuple(binding.access != "read" for binding in layout.bindings)
+        self._convert = quick_converter(layout.types or ())
+        self._narrow = any(leaf.size < 4 for kind in layout.types or () for leaf in leaves(kind))
 
     def __repr__(self) -> str:
         return f"<Kernel {self.layout.name} on {self.device.uri}>"
@@ -121,20 +130,40 @@ class Kernel(ABC):
     def dispatch(
         self,
         workgroups: int | Sequence[int],
-        constants: Sequence[int] = (),
-        bindings: Sequence[Binding | None] = (),
+        constants: Sequence[Any] = (),
+        bindings: Sequence[Buffer | Binding | Any] = (),
     ) -> None:
         """Run the kernel on ``workgroups`` (a count, or up to three) once what was enqueued before is done.
 
-        ``constants`` are 32-bit ints, signed or unsigned; ``bindings`` are ``(buffer, offset, length)``, in
-        bytes. All is checked against the layout and the device first; errors name kernel and argument.
-        Returns without waiting. A grid with a zero runs nothing.
+        ``constants`` are what the layout's types take: ints that fit, numbers, sequences for vectors and
+        structures; without types, 32-bit ints, signed or unsigned. ``bindings`` are buffers, buffer views, or
+        ``(buffer, offset, length)`` in bytes. All is checked against the layout and the device first; errors
+        name kernel and argument. Returns without waiting. A grid with a zero runs nothing.
         """
+        counts = self._grid(workgroups)
+        values = self._words(constants) if self.layout.types is None else self._typed(constants)
+        bound = [
+            item if type(item) is tuple else dispatch.whole(self, index, item)
+            for index, item in enumerate(bindings)
+        ]
+        self._enqueue(counts, values, bound)
+
+    def dispatch_words(
+        self, workgroups: Sequence[int], constants: Sequence[int], bindings: Sequence[Binding | None]
+    ) -> None:
+        """As :meth:`dispatch`, for programs: constants are 32-bit words whatever their types (constants.py)."""
+        counts = self._grid(workgroups)
+        values = self._words(constants)
+        if self._narrow:
+            dispatch.narrow(self, values)
+        self._enqueue(counts, values, bindings)
+
+    def _enqueue(
+        self, counts: tuple[int, int, int], values: tuple[int, ...], bindings: Sequence[Binding | None]
+    ) -> None:
         device = self.device
         if device.unusable is not None:
             device.require_usable()
-        counts = self._grid(workgroups)
-        values = self._values(constants)
         if len(bindings) != len(self._checks):
             raise dispatch.bad_binding_count(self, len(bindings))
         offsets: list[int] = []
@@ -165,21 +194,31 @@ class Kernel(ABC):
         if 0 in counts:
             return
         with device.lock:
-            for root, writes in zip(roots, self._writes):  # noqa: B905
-                if root.view is None:
-                    root.fresh = False
-                elif writes:
-                    root.device_writes()
-                elif root.dirty:
-                    root.device_reads()
-            # Asked for only now: a write may have moved a root to other memory (windows.py).
-            memories = [root.memory for root in roots]
-            counters = device.counters
-            if counters.recorder is None:
-                self.launch(counts, values, memories, offsets, lengths)
+            if self.pointer_alignment > 1 and staging.needed(self.pointer_alignment, offsets, lengths):
+                staging.run(self, counts, values, roots, offsets, lengths)
             else:
-                counters.recorder.launch(self, counts, values, memories, offsets, lengths)
-            counters.dispatches += 1
+                self.run(counts, values, roots, offsets, lengths)
+
+    def run(
+        self, counts: tuple[int, int, int], values: tuple[int, ...], roots: list[Root], offsets: list[int],
+        lengths: list[int],
+    ) -> None:  # fmt: skip
+        """Mark residency and launch, with checked arguments. Under the device's lock."""
+        for root, writes in zip(roots, self._writes):  # noqa: B905
+            if root.view is None:
+                root.fresh = False
+            elif writes:
+                root.device_writes()
+            elif root.dirty:
+                root.device_reads()
+        # Asked for only now: a write may have moved a root to other memory (windows.py).
+        memories = [root.memory for root in roots]
+        counters = self.device.counters
+        if counters.recorder is None:
+            self.launch(counts, values, memories, offsets, lengths)
+        else:
+            counters.recorder.launch(self, counts, values, memories, offsets, lengths)
+        counters.dispatches += 1
 
     def _grid(self, workgroups: int | Sequence[int]) -> tuple[int, int, int]:
         try:
@@ -191,7 +230,7 @@ class Kernel(ABC):
             return x, y, z
         return dispatch.grid(self, workgroups)
 
-    def _values(self, constants: Sequence[int]) -> tuple[int, ...]:
+    def _words(self, constants: Sequence[int]) -> tuple[int, ...]:
         if len(constants) == self.layout.constants:
             for value in constants:
                 if type(value) is not int or not 0 <= value <= dispatch.U32_MAX:
@@ -199,6 +238,14 @@ class Kernel(ABC):
             else:
                 return tuple(constants)
         return dispatch.constants(self, constants)
+
+    def _typed(self, constants: Sequence[Any]) -> tuple[int, ...]:
+        if self._convert is not None and type(constants) is tuple:
+            try:
+                return self._convert(constants)
+            except Exception:  # whatever struct raises for a wrong value; found out in words below
+                pass
+        return dispatch.typed_constants(self, constants)
 
     @abstractmethod
     def launch(
@@ -274,6 +321,21 @@ class Device(ABC):
         """Raise FailedPrecondition when the device was closed or belongs to a parent process."""
         if self.unusable is not None:
             raise FailedPrecondition(f"device {self.uri} cannot be used: {self.unusable}")
+
+    def load_kernels(
+        self, source: str | Sources, layouts: Sequence[KernelLayout], *, options: Sequence[str] = ()
+    ) -> Kernels:
+        """Build hand-written kernels: ``device.load_kernels(source, [layout])["name"].dispatch(…)``.
+
+        ``source`` is in the device's language (OpenCL C on OpenCL devices, CUDA C on CUDA), or a
+        :class:`~halgpu.devices.sources.Sources` of several, made by ``halgpu.kernels``. ``layouts`` has one
+        KernelLayout with typed constants for each kernel; ``options`` are the compiler's, such as ``-DN=4``.
+        Raises Incompatible where the device lacks the language or a limit, InvalidArgument, naming kernel and
+        argument, when the source does not build or its parameters are not those of the layout.
+        """
+        from halgpu.devices.sources import load
+
+        return load(self, source, layouts, options)
 
     def build(self, program: Program) -> tuple[Kernel, ...]:
         """Build kernels in the order of ``program.layouts``.
@@ -408,13 +470,13 @@ def check_program(device: Device, program: Program) -> None:
             f"kernels {names} need {', '.join(missing)}, which {device.uri} ({able.name}) lacks"
         )
     for layout in program.layouts:
-        _check_layout(device, layout)
+        _check_layout(device, layout, program.language)
 
 
-def _check_layout(device: Device, layout: KernelLayout) -> None:
-    able, size = device.capabilities, layout.workgroup_size
-    x, y, z = size
-    if min(size) < 1 or layout.constants < 0 or layout.local_memory < 0:
+def _check_layout(device: Device, layout: KernelLayout, language: str) -> None:
+    able = device.capabilities
+    x, y, z = layout.workgroup_size
+    if min(x, y, z) < 1 or layout.constants < 0 or layout.local_memory < 0:
         raise InvalidArgument(f"kernel {layout.name!r} has an impossible layout: {layout}")
     for what, found, limit in (
         ("workgroup size x", x, able.max_workgroup_size[0]),
@@ -422,10 +484,18 @@ def _check_layout(device: Device, layout: KernelLayout) -> None:
         ("workgroup size z", z, able.max_workgroup_size[2]),
         ("work-items in a workgroup", x * y * z, able.max_workgroup_invocations),
         ("bytes of local memory", layout.local_memory, able.local_memory),
-        ("bytes of arguments", 8 * layout.pointers + layout.parameter_bytes, able.max_parameter_bytes),
+        ("bytes of arguments", _argument_bytes(layout, language), able.max_parameter_bytes),
     ):
         if found > limit:
             raise Incompatible(f"kernel {layout.name!r} has {found} {what}; {device.uri} allows {limit}")
+
+
+def _argument_bytes(layout: KernelLayout, language: str) -> int:
+    if layout.types is None:
+        return 8 * layout.pointers + layout.parameter_bytes
+    for kind in layout.types:
+        check_language(kind, language)
+    return 8 * layout.pointers + sum(size(kind, language) for kind in layout.types)
 
 
 _opened: weakref.WeakSet[Device] = weakref.WeakSet()

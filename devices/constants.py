@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from halgpu.errors import Error, Incompatible, InvalidArgument, OutOfRange, nearest
+from halgpu.errors import Incompatible, InvalidArgument, OutOfRange, nearest
 
 CUDA: Final = frozenset({"cuda-c", "ptx"})
 """Languages whose vectors have CUDA's alignment; in all others it is OpenCL's."""
@@ -256,7 +256,7 @@ class Passed:
 
 
 def _word_code(leaf: Scalar) -> str:
-    # The rest of a word says nothing: unpack_words() has seen to that.
+    # The rest of the word is a narrow integer's sign, or nothing.
     return f"{leaf.bits}{4 - leaf.size}x" if leaf.size < 4 else leaf.bits
 
 
@@ -347,7 +347,8 @@ def _structured(kind: Struct, value: Any, what: str, language: str) -> list[Any]
 
 
 def _places(dtype: np.dtype[Any]) -> str:
-    assert dtype.fields is not None and dtype.names is not None
+    assert dtype.fields is not None
+    assert dtype.names is not None
     return ", ".join(f"{dtype.fields[name][1]} ({name}: {dtype.fields[name][0]})" for name in dtype.names)
 
 
@@ -374,13 +375,13 @@ def _as_float(value: Any) -> float:
     return float(value)
 
 
-def check_narrow(types: Sequence[ConstantType], given: tuple[int, ...]) -> Error | None:
-    """Return the error for words of which one holds more than its narrow integer; see the top of the file."""
+def misfit(types: Sequence[ConstantType], given: tuple[int, ...]) -> str | None:
+    """Say which word, if any, holds more than the narrow integer that it stands for."""
     at = 0
     for index, kind in enumerate(types):
         for leaf in leaves(kind):
             if leaf.size < 4 and not _fits(leaf, given[at]):
-                return OutOfRange(f"constant {index} does not fit {leaf}: word {given[at]:#x}")
+                return f"constant {index} does not fit {leaf}: its word is {given[at]:#x}"
             at += 2 if leaf.size == 8 else 1
     return None
 

@@ -8,10 +8,12 @@ was found.
 from __future__ import annotations
 
 import operator
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from halgpu.devices.buffer import KERNEL_READ, KERNEL_WRITE, Buffer, denied
+from halgpu.devices.constants import misfit, to_words
 from halgpu.errors import Error, FailedPrecondition, InvalidArgument, OutOfRange, PermissionDenied
 
 if TYPE_CHECKING:
@@ -84,6 +86,45 @@ def _constant(kernel: Kernel, index: int, value: Any) -> int:
     return number & U32_MAX
 
 
+def typed_constants(kernel: Kernel, values: Any) -> tuple[int, ...]:
+    """Return a plain kernel's constants as 32-bit words, or raise naming the one that does not fit its type."""
+    types = kernel.layout.types or ()
+    if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+        raise InvalidArgument(
+            f"kernel {kernel.layout.name!r}: constants must be a sequence, such as a tuple; found {values!r}"
+        )
+    if len(values) != len(types):
+        listed = f" ({', '.join(map(str, types))})" if types else ""
+        raise InvalidArgument(
+            f"kernel {kernel.layout.name!r} takes {len(types)} constants{listed}, found {len(values)}"
+        )
+    packed = b"".join(
+        to_words(kind, value, f"kernel {kernel.layout.name!r}: constant {index}", kernel.language)
+        for index, (kind, value) in enumerate(zip(types, values, strict=True))
+    )
+    return struct.unpack(f"={len(packed) // 4}I", packed)
+
+
+def narrow(kernel: Kernel, values: tuple[int, ...]) -> None:
+    """Raise for words that hold more than the narrow integers that they stand for."""
+    found = misfit(kernel.layout.types or (), values)
+    if found is not None:
+        raise OutOfRange(f"kernel {kernel.layout.name!r}: {found}")
+
+
+def whole(kernel: Kernel, index: int, given: Any) -> Any:
+    """Return a binding of all bytes of a buffer or buffer view; what is neither, as it is."""
+    if isinstance(given, Buffer):
+        return given, 0, given.byte_length
+    byte_length = getattr(given, "byte_length", None)
+    if byte_length is None or given.__class__.__module__.partition(".")[0] != "halgpu":
+        return given
+    try:
+        return given.buffer, 0, byte_length
+    except Error as error:
+        raise type(error)(f"kernel {kernel.layout.name!r}: binding {index}: {error.message}") from error
+
+
 def bad_binding_count(kernel: Kernel, found: int) -> Error:
     """Return the error for a wrong number of bindings."""
     expected = len(kernel.layout.bindings)
@@ -99,7 +140,7 @@ def binding(kernel: Kernel, index: int, given: Any) -> tuple[Buffer, int, int]:
         buffer, offset, length = given
         offset, length = operator.index(offset), operator.index(length)
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{what} must be (buffer, offset, length), found {given!r}") from error
+        raise _no_binding(kernel, what, given) from error
     if buffer is None:
         raise InvalidArgument(f"{what} is null; expected a buffer")
     if not isinstance(buffer, Buffer):
@@ -108,6 +149,17 @@ def binding(kernel: Kernel, index: int, given: Any) -> tuple[Buffer, int, int]:
     if wrong is not None:
         raise wrong
     return buffer, offset, length
+
+
+def _no_binding(kernel: Kernel, what: str, given: Any) -> Error:
+    if hasattr(given, "__array__") or hasattr(given, "__dlpack__") or hasattr(given, "int_ptr"):
+        return InvalidArgument(
+            f"{what} is a {type(given).__module__}.{type(given).__qualname__}; expected a buffer or buffer view on "
+            f"{kernel.device.uri}: halgpu.BufferView.from_array(it, device) makes one"
+        )
+    return InvalidArgument(
+        f"{what} must be a buffer, a buffer view or (buffer, offset, length), found {given!r}"
+    )
 
 
 def _wrong(kernel: Kernel, index: int, buffer: Buffer, offset: int, length: int, what: str) -> Error | None:
