@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from halgpu.devices import dispatch, staging
-from halgpu.devices.buffer import Allocator, Buffer, Mapping, Root
-from halgpu.devices.constants import check_language, leaves, quick_converter, size
+from halgpu.devices.buffer import Allocator, Buffer, Mapping
+from halgpu.devices.constants import check_language, quick_converter, size
 from halgpu.devices.forks import FORKED, keep_forever
 from halgpu.devices.layout import BindingLayout, KernelLayout, Program
 from halgpu.devices.memory import Block, BufferUsage, Memory, MemoryAccess, MemoryType
@@ -112,7 +112,8 @@ class Kernel(ABC):
     language = "opencl-c"
     """Whose C layout structures by value have (constants.py)."""
     pointer_alignment = 1
-    """Bytes. A plain kernel's binding that begins elsewhere in its allocation is staged (staging.py)."""
+    """Bytes, a power of two; more than 1 for plain kernels only. Bindings that begin elsewhere in their allocation are
+    staged (staging.py)."""
 
     def __init__(self, device: Device, layout: KernelLayout) -> None:
         self.device = device
@@ -120,9 +121,11 @@ class Kernel(ABC):
         self.workgroup_limits = device.capabilities.max_workgroup_count
         self._smallest_limit = min(self.workgroup_limits)
         self._checks = tuple(map(dispatch.binding_check, layout.bindings))
-        self._writes = tuple(binding.access != "read" for binding in layout.bindings)
+        self._alignment = max((binding.alignment for binding in layout.bindings), default=1)
         self._convert = quick_converter(layout.types or ())
-        self._narrow = any(leaf.size < 4 for kind in layout.types or () for leaf in leaves(kind))
+        # What a program gave last: the grid, its constants and what became of them.
+        self._last_counts = (1, 1, 1)
+        self._last_words: tuple[tuple[int, ...] | None, tuple[int, ...]] = (None, ())
 
     def __repr__(self) -> str:
         return f"<Kernel {self.layout.name} on {self.device.uri}>"
@@ -140,25 +143,25 @@ class Kernel(ABC):
         ``(buffer, offset, length)`` in bytes. All is checked against the layout and the device first; errors
         name kernel and argument. Returns without waiting. A grid with a zero runs nothing.
         """
-        counts = self._grid(workgroups)
+        counts = self._grid((workgroups, 1, 1) if type(workgroups) is int else workgroups)
         values = self._words(constants) if self.layout.types is None else self._typed(constants)
-        bound = [
-            item if type(item) is tuple else dispatch.whole(self, index, item)
-            for index, item in enumerate(bindings)
-        ]
-        self._enqueue(counts, values, bound)
+        self._start(counts, values, dispatch.bindings(self, bindings))
 
     def dispatch_words(
-        self, workgroups: Sequence[int], constants: Sequence[int], bindings: Sequence[Binding | None]
+        self, workgroups: tuple[int, ...], words: tuple[int, ...], bindings: Sequence[Binding | None]
     ) -> None:
-        """As :meth:`dispatch`, for programs: constants are 32-bit words whatever their types (constants.py)."""
-        counts = self._grid(workgroups)
-        values = self._words(constants)
-        if self._narrow:
-            dispatch.narrow(self, values)
-        self._enqueue(counts, values, bindings)
+        """As :meth:`dispatch`, for programs: constants are 32-bit words whatever their types (constants.py).
 
-    def _enqueue(
+        All numbers are ints; nothing else is looked at closely.
+        """
+        counts, values = self._last_counts, self._last_words
+        if workgroups != counts:
+            counts = self._last_counts = self._grid(workgroups)
+        if words != values[0]:
+            values = self._last_words = (words, dispatch.words(self, words))
+        self._start(counts, values[1], bindings)
+
+    def _start(
         self, counts: tuple[int, int, int], values: tuple[int, ...], bindings: Sequence[Binding | None]
     ) -> None:
         device = self.device
@@ -166,59 +169,60 @@ class Kernel(ABC):
             device.require_usable()
         if len(bindings) != len(self._checks):
             raise dispatch.bad_binding_count(self, len(bindings))
+        memories: list[Memory] = []
         offsets: list[int] = []
         lengths: list[int] = []
-        roots: list[Root] = []
-        for binding, (rights, alignment, minimum) in zip(bindings, self._checks):  # noqa: B905
-            try:
-                buffer, offset, length = binding  # type: ignore[misc]
-                root: Any = buffer.root
-                start = buffer.offset + offset
-                good = (
-                    type(start) is type(length) is int
-                    and root.device is device
-                    and buffer.rights & rights == rights
-                    and offset >= 0
-                    and length >= minimum
-                    and offset + length <= buffer.byte_length
-                    and not start % alignment
-                )
-            except (AttributeError, TypeError, ValueError):
-                good = False
-            if not good:
-                buffer, offset, length = dispatch.binding(self, len(roots), binding)
-                root, start = buffer.root, buffer.offset + offset
-            offsets.append(start)
-            lengths.append(length)
-            roots.append(root)
-        if 0 in counts:
-            return
+        starts = 0
+        on_device = True
         with device.lock:
-            if self.pointer_alignment > 1 and staging.needed(self.pointer_alignment, offsets, lengths):
-                staging.run(self, counts, values, roots, offsets, lengths)
+            for binding, (rights, minimum) in zip(bindings, self._checks):  # noqa: B905
+                try:
+                    buffer, offset, length = binding  # type: ignore[misc]
+                    root: Any = buffer.root
+                    good = (
+                        root.device is device
+                        and buffer.rights & rights == rights
+                        and 0 <= offset <= buffer.byte_length - length
+                        and length >= minimum
+                    )
+                except (AttributeError, TypeError, ValueError):
+                    good = False
+                if not good:
+                    raise dispatch.bad_binding(self, len(offsets), binding)
+                start = buffer.offset + offset
+                starts |= start
+                if root.fresh or root.view is not None:
+                    on_device = False
+                memories.append(root.memory)
+                offsets.append(start)
+                lengths.append(length)
+            copies: Sequence[staging.Copy] = ()
+            if starts % self._alignment:  # one of them perhaps; all are powers of two
+                dispatch.check_alignment(self, offsets)
+            if 0 in counts:
+                return
+            if starts % self.pointer_alignment:
+                copies = staging.prepare(self, bindings, memories, offsets, lengths)
+            elif not on_device:
+                memories = self._bring(bindings)
+            counters = device.counters
+            if counters.recorder is None:
+                self.launch(counts, values, memories, offsets, lengths)
             else:
-                self.run(counts, values, roots, offsets, lengths)
+                counters.recorder.launch(self, counts, values, memories, offsets, lengths)
+            counters.dispatches += 1
+            for copy in copies:
+                copy.back()
 
-    def run(
-        self, counts: tuple[int, int, int], values: tuple[int, ...], roots: list[Root], offsets: list[int],
-        lengths: list[int],
-    ) -> None:  # fmt: skip
-        """Mark residency and launch, with checked arguments. Under the device's lock."""
-        for root, writes in zip(roots, self._writes):  # noqa: B905
-            if root.view is None:
-                root.fresh = False
-            elif writes:
-                root.device_writes()
-            elif root.dirty:
+    def _bring(self, bindings: Sequence[Any]) -> list[Memory]:
+        roots = [buffer.root for buffer, _, _ in bindings]
+        for root, layout in zip(roots, self.layout.bindings, strict=True):
+            if layout.access == "read":
                 root.device_reads()
+            else:
+                root.device_writes()
         # Asked for only now: a write may have moved a root to other memory (windows.py).
-        memories = [root.memory for root in roots]
-        counters = self.device.counters
-        if counters.recorder is None:
-            self.launch(counts, values, memories, offsets, lengths)
-        else:
-            counters.recorder.launch(self, counts, values, memories, offsets, lengths)
-        counters.dispatches += 1
+        return [root.memory for root in roots]
 
     def _grid(self, workgroups: int | Sequence[int]) -> tuple[int, int, int]:
         try:

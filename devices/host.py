@@ -105,7 +105,7 @@ class HostKernel(Kernel):
     def __init__(self, device: Device, layout: KernelLayout, function: Callable[..., None]) -> None:
         super().__init__(device, layout)
         self._function = function
-        self._values = None if layout.types is None else Passed(layout.types, self.language).values
+        self._typed_values = None if layout.types is None else Passed(layout.types, self.language).values
 
     def launch(
         self, workgroups: tuple[int, int, int], constants: tuple[int, ...], memories: list[Memory],
@@ -113,7 +113,9 @@ class HostKernel(Kernel):
     ) -> None:  # fmt: skip
         ranges = zip(memories, offsets, lengths, strict=True)
         views = [memory.handle[offset : offset + length] for memory, offset, length in ranges]
-        self._function(workgroups, constants if self._values is None else self._values(constants), views)
+        self._function(
+            workgroups, constants if self._typed_values is None else self._typed_values(constants), views
+        )
 
 
 class HostDevice(Device):

@@ -38,7 +38,7 @@ class PlainKernel(Kernel):
         self._device = device
         self._queue = device.queue
         self._error = device.cl.Error
-        self._enqueue_kernel = device.cl.enqueue_nd_range_kernel
+        self._enqueue = device.cl.enqueue_nd_range_kernel
         self._native = native
         self._local = layout.workgroup_size
         # As in opencl_programs.py: what PyOpenCL's generated code calls, some 10 us quicker than set_arg.
@@ -46,7 +46,10 @@ class PlainKernel(Kernel):
         assert layout.types is not None
         self._pieces = Passed(layout.types, LANGUAGE).pieces
         self._first = len(layout.types)
-        self._forget_arguments()
+        self._words_set: tuple[int, ...] | None = None
+        self._pieces_set = [b""] * self._first
+        self._serials = [0] * len(layout.bindings)
+        self._starts = [0] * len(layout.bindings)
         if layout.local_memory:
             native.set_arg(self._first + layout.pointers, device.cl.LocalMemory(layout.local_memory))
 
@@ -65,8 +68,8 @@ class PlainKernel(Kernel):
         try:
             if constants != self._words_set:
                 self._set_constants(constants)
-            self._set_bindings(memories, offsets, lengths)
-            event = self._enqueue_kernel(
+            self._set_bindings(memories, offsets)
+            event = self._enqueue(
                 queue.native, self._native, (x * local[0], y * local[1], z * local[2]), local
             )
         except self._error as error:
@@ -83,24 +86,24 @@ class PlainKernel(Kernel):
                 known[index] = piece
         self._words_set = words
 
-    def _set_bindings(self, memories: list[Memory], offsets: list[int], lengths: list[int]) -> None:
-        places, used = self._places_set, self._queue.enqueued + 1
+    def _set_bindings(self, memories: list[Memory], offsets: list[int]) -> None:
+        serials, starts, used = self._serials, self._starts, self._queue.enqueued + 1
         for index, memory in enumerate(memories):
             memory.used = used  # type: ignore[attr-defined]  # all memories are OpenCLMemory
-            offset = offsets[index] if lengths[index] else 0
-            if (memory.serial, offset) != places[index]:
-                pointer = region(memory, offset) if offset else memory.handle
-                self._native.set_arg(self._first + index, pointer)
-                places[index] = (memory.serial, offset)
+            if memory.serial != serials[index] or offsets[index] != starts[index]:
+                self._native.set_arg(self._first + index, pointer(memory, offsets[index]))
+                serials[index], starts[index] = memory.serial, offsets[index]
 
     def _forget_arguments(self) -> None:
-        self._words_set: tuple[int, ...] | None = None
+        self._words_set = None
         self._pieces_set = [b""] * self._first
-        self._places_set = [(0, 0)] * len(self.layout.bindings)
+        self._serials = [0] * len(self._serials)
 
 
-def region(memory: Memory, offset: int) -> Any:
-    """The sub-buffer from ``offset`` to the end."""
+def pointer(memory: Memory, offset: int) -> Any:
+    """What a kernel takes for a pointer to byte ``offset``: the allocation, or a sub-buffer from there to the end."""
+    if not 0 < offset < memory.byte_length:  # no bytes are bound at the end
+        return memory.handle
     found = _regions.setdefault(memory, {})
     if offset not in found:
         found[offset] = memory.handle.get_sub_region(offset, memory.byte_length - offset)

@@ -131,7 +131,8 @@ def _chosen(device: Device, source: str | Sources, layouts: tuple[KernelLayout, 
 def _functions(given: Any, layouts: tuple[KernelLayout, ...]) -> tuple[Callable[..., None], ...]:
     if not isinstance(given, Mapping):
         raise InvalidArgument(
-            f"kernels in python are functions by kernel name, halgpu.kernels(python={{…}}); found {type(given).__name__}"
+            "kernels in Python are functions by kernel name, halgpu.kernels(python={'name': function}); "
+            f"found a {type(given).__name__}"
         )
     missing = [layout.name for layout in layouts if layout.name not in given]
     if missing:

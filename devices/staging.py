@@ -8,58 +8,74 @@ way, bindings that overlap without beginning together and of which one is writte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from halgpu.devices.buffer import Root
 from halgpu.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from halgpu.devices.base import Kernel
+    from halgpu.devices.memory import Memory
 
 
-def needed(alignment: int, offsets: list[int], lengths: list[int]) -> bool:
-    """Whether a binding with bytes begins at no multiple of ``alignment``."""
-    return any(offset % alignment and length for offset, length in zip(offsets, lengths, strict=True))
+@dataclass(slots=True)
+class Copy:
+    """A range of an allocation and the temporary that stands for it in one launch."""
+
+    source: Root
+    start: int
+    length: int
+    written: bool
+    temporary: Root
+
+    def back(self) -> None:
+        """Copy what the kernel may have written."""
+        if self.written:
+            self.source.copy_from(self.temporary, 0, self.start, self.length)
 
 
-def run(
-    kernel: Kernel, counts: tuple[int, int, int], values: tuple[int, ...], roots: list[Root],
-    offsets: list[int], lengths: list[int],
-) -> None:  # fmt: skip
-    """Launch with those bindings staged. Under the device's lock."""
-    bindings = kernel.layout.bindings
-    writes = [binding.access != "read" for binding in bindings]
-    staged = [
-        bool(offset % kernel.pointer_alignment and length)
-        for offset, length in zip(offsets, lengths, strict=True)
-    ]
+def prepare(
+    kernel: Kernel, bindings: Sequence[Any], memories: list[Memory], offsets: list[int], lengths: list[int]
+) -> list[Copy]:
+    """Bring bindings to the device, staged where they need it, with their memories and offsets set to that.
+
+    Under the device's lock. What is returned has to be copied back after the launch.
+    """
+    roots = [buffer.root for buffer, _, _ in bindings]
+    writes = [layout.access != "read" for layout in kernel.layout.bindings]
+    staged = [bool(start % kernel.pointer_alignment and n) for start, n in zip(offsets, lengths, strict=True)]
     _check_overlaps(kernel, roots, offsets, lengths, staged, writes)
-    longest: dict[tuple[Root, int], int] = {}
-    for root, offset, length, apart in zip(roots, offsets, lengths, staged, strict=True):
-        if apart:
-            longest[root, offset] = max(length, longest.get((root, offset), 0))
-    copies = {key: _copy(kernel, *key, length) for key, length in longest.items()}
-    kernel.run(
-        counts,
-        values,
-        [copies.get(key, key[0]) for key in zip(roots, offsets, strict=True)],
-        [0 if apart else offset for offset, apart in zip(offsets, staged, strict=True)],
-        lengths,
-    )
-    written = {
-        (root, offset)
-        for root, offset, apart, may_write in zip(roots, offsets, staged, writes, strict=True)
-        if apart and may_write
-    }
-    for root, offset in written:
-        root.copy_from(copies[root, offset], 0, offset, longest[root, offset])
+    copies: dict[tuple[Root, int], Copy] = {}
+    for index, root in enumerate(roots):
+        if staged[index]:
+            copy = copies.setdefault((root, offsets[index]), Copy(root, offsets[index], 0, False, root))
+            copy.length = max(copy.length, lengths[index])
+            copy.written |= writes[index]
+        elif writes[index]:
+            root.device_writes()
+        else:
+            root.device_reads()
+    for copy in copies.values():
+        copy.temporary = _filled(kernel, copy)
+    for index, root in enumerate(roots):
+        if staged[index]:
+            root = copies[root, offsets[index]].temporary
+        memories[index] = root.memory
+        offsets[index] = 0 if staged[index] or not lengths[index] else offsets[index]
+    return list(copies.values())
 
 
-def _copy(kernel: Kernel, root: Root, offset: int, length: int) -> Root:
+def _filled(kernel: Kernel, copy: Copy) -> Root:
     # No buffer, which the debug allocator would not let begin at byte 0.
-    temporary = kernel.device.allocator.root(length, Root)
+    temporary = kernel.device.allocator.root(copy.length, Root)
     # Also for a binding that is only written: a kernel need not write all of it.
-    temporary.copy_from(root, offset, 0, length)
+    temporary.copy_from(copy.source, copy.start, 0, copy.length)
+    if copy.written:
+        temporary.device_writes()
+    else:
+        temporary.device_reads()
     return temporary
 
 

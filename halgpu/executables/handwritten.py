@@ -212,7 +212,9 @@ class HandwrittenLoader:
         if container.language != self.format:
             raise errors.InvalidArgument(f"{what}: its kernels are in {container.language!r}")
         if constants:
-            raise errors.InvalidArgument(f"{what}: it takes no specialization constants, found {len(constants)}")
+            raise errors.InvalidArgument(
+                f"{what}: it takes no specialization constants, found {len(constants)}"
+            )
         sources = Sources({container.language: container.source})
         built = program(device, sources, container.layouts, container.options)
         executable = Executable(self.format, builds, [layout.name for layout in container.layouts])
