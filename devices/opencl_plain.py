@@ -87,12 +87,17 @@ class PlainKernel(Kernel):
         self._words_set = words
 
     def _set_bindings(self, memories: list[Memory], offsets: list[int]) -> None:
-        serials, starts, used = self._serials, self._starts, self._queue.enqueued + 1
-        for index, memory in enumerate(memories):
+        used = self._queue.enqueued + 1
+        for memory in memories:
             memory.used = used  # type: ignore[attr-defined]  # all memories are OpenCLMemory
-            if memory.serial != serials[index] or offsets[index] != starts[index]:
+        serials = [memory.serial for memory in memories]
+        if serials == self._serials and offsets == self._starts:
+            return
+        known, self._serials = self._serials, [0] * len(serials)  # in case it fails half way
+        for index, memory in enumerate(memories):
+            if serials[index] != known[index] or offsets[index] != self._starts[index]:
                 self._native.set_arg(self._first + index, pointer(memory, offsets[index]))
-                serials[index], starts[index] = memory.serial, offsets[index]
+        self._serials, self._starts = serials, offsets
 
     def _forget_arguments(self) -> None:
         self._words_set = None
