@@ -213,6 +213,23 @@ def test_staging_copies_on_the_device_and_keeps_nothing(uri: str) -> None:
     assert np.asarray(data).tolist() == [0, 3, 16]
 
 
+def test_an_imported_sub_buffer_is_bound_at_an_offset(device: Device) -> None:
+    import pyopencl as cl
+
+    source = "__kernel void k(__global const int* a, __global int* b) { b[0] = a[0]; }"
+    kernel = load(device, source, (), ("read", "write"))
+    step = kernel.pointer_alignment
+    native: Any = device
+    values = np.arange(step, dtype=np.int32)
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+    whole = cl.Buffer(native.context, flags, hostbuf=values)
+    part = halgpu.BufferView.from_array(whole.get_sub_region(step, 3 * step), device)
+    out = halgpu.BufferView.from_array(np.zeros(1, np.int32), device)
+    for offset, expected in ((0, step), (step, 2 * step), (4, step + 4), (step + 8, 2 * step + 8)):
+        kernel.dispatch(1, bindings=[(part.buffer, offset, 4), out])
+        assert np.asarray(out).tolist() == [expected // 4]
+
+
 def test_launches_are_recorded(device: Device) -> None:
     kernel = load(device, SAXPY, ("u32", "f32"), ("read", "write"))
     data = halgpu.BufferView.from_array(np.zeros(64, np.float32), device)

@@ -5,6 +5,7 @@ Each kernel is written in OpenCL C, in CUDA C, and in Python for the host; expec
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,12 @@ LAYOUTS = [
 
 @pytest.fixture(scope="session")
 def handwritten(session_device: Device) -> Kernels:
-    return session_device.load_kernels(SOURCES, LAYOUTS)
+    return load(session_device)  # pytest takes a session's fixtures down between parameters
+
+
+@cache
+def load(device: Device) -> Kernels:
+    return device.load_kernels(SOURCES, LAYOUTS)
 
 
 def view(device: Device, array: np.ndarray[Any, Any]) -> halgpu.BufferView:
@@ -326,6 +332,8 @@ def refused(kernel: Kernel, kind: type[Exception], *said: str, **arguments: Any)
         ("saxpy", (1, 2, 3), InvalidArgument, "takes 2 constants (u32, f32), found 3"),
         ("saxpy", 5, InvalidArgument, "constants must be a sequence, such as a tuple; found 5"),
         ("saxpy", "12", InvalidArgument, "constants must be a sequence"),
+        ("saxpy", None, InvalidArgument, "constants must be a sequence, such as a tuple; found None"),
+        ("saxpy", {1, 2}, InvalidArgument, "constants must be a sequence, such as a tuple; found {1, 2}"),
         ("saxpy", (2.0, 2.0), InvalidArgument, "constant 0 must be an int (u32), found 2.0"),
         ("saxpy", (-1, 2.0), OutOfRange, "constant 0 does not fit u32: -1"),
         ("saxpy", (2**32, 2.0), OutOfRange, "constant 0 does not fit u32"),
@@ -395,6 +403,15 @@ def test_the_number_of_bindings_is_checked(device: Device, handwritten: Kernels)
     for found in (0, 1, 3):
         said = f"takes 2 bindings, found {found}"
         refused(handwritten["saxpy"], InvalidArgument, said, constants=(1, 2.0), bindings=[good] * found)
+
+
+def test_bindings_are_a_sequence(device: Device, handwritten: Kernels) -> None:
+    good = device.allocator.allocate(64)
+    for wrong in (None, 5, "xy", good):
+        refused(
+            handwritten["saxpy"], InvalidArgument, "bindings must be a sequence, such as a tuple; found",
+            constants=(1, 2.0), bindings=wrong,
+        )  # fmt: skip
 
 
 def test_released_buffers_and_views_are_refused(device: Device, handwritten: Kernels) -> None:
