@@ -101,11 +101,10 @@ class HalLoader(NativeModule):
             )
         bound: list[Any] = []
         for buffer, offset, length in bindings:
-            source = buffer.source if type(buffer) is VmBuffer else None
-            if type(source) is not Storage:
+            if type(buffer) is not VmBuffer or type(source := buffer.source) is not Storage:
                 return self._dispatch_staged(kernel, (x, y, z), constants, bindings)
             bound.append((source.buffer, offset, length))
-        return kernel.dispatch((x, y, z), constants, bound)
+        return kernel.dispatch_words((x, y, z), constants, bound)
 
     def _dispatch_staged(
         self, kernel: Kernel, workgroups: tuple[int, int, int], constants: tuple[int, ...],
@@ -121,7 +120,7 @@ class HalLoader(NativeModule):
             bound.append((target, offset, length))
             if may_write and buffer in copies:
                 written.append((buffer, target, offset, length))
-        kernel.dispatch(workgroups, constants, bound)
+        kernel.dispatch_words(workgroups, constants, bound)
         for buffer, target, offset, length in written:
             buffer.write_view()[offset : offset + length] = target.read()[offset : offset + length]
 
@@ -158,7 +157,7 @@ def _check_binding(kernel: Kernel, index: int, buffer: Ref, offset: int, length:
 
 
 def _kernel(executable: Ref, function: int) -> Kernel:
-    kernels = _executable(executable).kernels
+    kernels = executable.kernels if type(executable) is Executable else _executable(executable).kernels
     if not 0 <= function < len(kernels):
         raise errors.OutOfRange(f"function id {function} is out of range: the executable has {len(kernels)}")
     return kernels[function]

@@ -177,6 +177,7 @@ def test_workgroups_are_checked(
     ("constants", "kind", "word"),
     [
         ((), InvalidArgument, "takes 2 constants, found 0"),
+        (None, InvalidArgument, "constants must be a sequence, such as a tuple; found None"),
         ((1, 2, 3), InvalidArgument, "takes 2 constants, found 3"),
         ((1, 2.0), InvalidArgument, "constant 1 must be a 32-bit int, found 2.0"),
         (("1", 2), InvalidArgument, "constant 0 must be a 32-bit int, found '1'"),
@@ -197,7 +198,11 @@ def test_constants_are_checked(
     [
         (None, InvalidArgument, "binding 2 is null"),
         ((None, 0, 16), InvalidArgument, "binding 2 is null"),
-        (5, InvalidArgument, "binding 2 must be (buffer, offset, length), found 5"),
+        (
+            5,
+            InvalidArgument,
+            "binding 2 must be a buffer, a buffer view or (buffer, offset, length), found 5",
+        ),
         ((1, 2, 3), InvalidArgument, "binding 2 must be a device buffer, found int"),
         (("good", 0.0, 16), InvalidArgument, "binding 2"),
         (("good", -4, 16), OutOfRange, "binding 2: 16 bytes at offset -4 do not fit a buffer of 64 bytes"),
