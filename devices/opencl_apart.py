@@ -24,6 +24,7 @@ class ApartKernel(OpenCLKernel):
     def __init__(self, device: OpenCLDevice, layout: KernelLayout, native: Any, apart: Any) -> None:
         super().__init__(device, layout, native)
         self.other = OpenCLKernel(device, layout, apart)
+        self._writes = tuple(binding.access != "read" for binding in layout.bindings)
 
     def launch(
         self, workgroups: tuple[int, int, int], constants: tuple[int, ...], memories: list[Memory],

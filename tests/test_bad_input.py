@@ -347,14 +347,16 @@ def test_no_opencl_platform_says_how_to_get_one(abs_program, tmp_path):
 def test_a_kernel_that_does_not_build_shows_source_and_log(abs_program, monkeypatch, capfd, tmp_path):
     from halgpu.devices.opencl import OpenCLDevice
 
-    build = OpenCLDevice.build
+    build = OpenCLDevice.build_programs
 
-    def broken(self, program):
+    def broken(self, programs):
         import dataclasses
 
-        return build(self, dataclasses.replace(program, source="this is no OpenCL C\n" + program.source))
+        return build(
+            self, [dataclasses.replace(p, source="this is no OpenCL C\n" + p.source) for p in programs]
+        )
 
-    monkeypatch.setattr(OpenCLDevice, "build", broken)
+    monkeypatch.setattr(OpenCLDevice, "build_programs", broken)
     (tmp_path / "abs.vmfb").write_bytes(abs_program)
     assert main(["run", f"--module={tmp_path}/abs.vmfb", "--input=2xf32=1", "--device=opencl"]) == 1
     printed = capfd.readouterr().err
@@ -372,7 +374,9 @@ def test_a_null_binding_names_kernel_and_binding(compile_mlir, refused):
     line = refused(program, "--input=4x64xf32=1")
     assert "kernel 'f_dispatch_0_matmul_4x64x64_f32': binding 1 is null" in line
     assert line.endswith(HINT)
-    with pytest.raises(errors.InvalidArgument, match=r"binding 1 is null.*; pass such tensors as arguments"):
+    with pytest.raises(
+        errors.InvalidArgument, match=r"binding 1 is null.*; compile it with 'halgpu compile'"
+    ):
         halgpu.load(program, "opencl").f(np.ones((4, 64), np.float32))
 
 
