@@ -9,7 +9,7 @@ from halgpu import errors
 from halgpu.devices.base import BindingLayout, KernelLayout
 from halgpu.devices.checks import Checks
 
-from . import checked, components, ctypes, library, literals, usage, workitems
+from . import checked, components, ctypes, library, literals, ranges, usage, workitems
 from . import spirv_types as ty
 from .executable_def import PipelineDef
 from .expressions import Expr, Place, Pointer
@@ -346,6 +346,15 @@ class Kernel:
         found = (self.module.decoration(id_, Decoration.BUILT_IN) for id_ in self.usage.named)
         return {builtin[0] for builtin in found if builtin}
 
+    def _known_ranges(self) -> dict[str, ranges.Interval]:
+        """The values that the names of ``_starts`` may have."""
+        found = {}
+        for name, text in self._starts.items():
+            axis = next((axis for axis, local_id in self._local_ids.items() if local_id == name), None)
+            size = self.workgroup_size[axis] if axis is not None else None
+            found[name] = (0, size - 1) if size else ranges.known(text, found)
+        return found
+
     def _split_vectors(self) -> None:
         """Take vectors apart where the compiler makes longer ones of their components."""
 
@@ -393,6 +402,7 @@ class Kernel:
         for loop in self.loops:
             form_for(loop)
         if self.source.cpu:
+            ranges.widen(self.scope, self.locals, self._known_ranges())
             self._split_vectors()
             self._loop_over_work_items()
         declare(self.locals)
