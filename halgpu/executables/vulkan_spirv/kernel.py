@@ -346,6 +346,21 @@ class Kernel:
         found = (self.module.decoration(id_, Decoration.BUILT_IN) for id_ in self.usage.named)
         return {builtin[0] for builtin in found if builtin}
 
+    def _widen_indices(self) -> None:
+        """Compute indices in 64 bits where that is the same."""
+
+        def extend() -> str:
+            return self.source.helper("wide", ranges.WIDE)
+
+        known = self._known_ranges()
+        apart = set(self._local_ids.values())
+        same = [
+            name
+            for name, text in self._starts.items()
+            if name not in apart and apart.isdisjoint(words(text)) and "get_global_id" not in text
+        ]
+        ranges.widen(self.scope, self.locals, known, same, extend)
+
     def _known_ranges(self) -> dict[str, ranges.Interval]:
         """The values that the names of ``_starts`` may have."""
         found = {}
@@ -402,7 +417,7 @@ class Kernel:
         for loop in self.loops:
             form_for(loop)
         if self.source.cpu:
-            ranges.widen(self.scope, self.locals, self._known_ranges())
+            self._widen_indices()
             self._split_vectors()
             self._loop_over_work_items()
         declare(self.locals)
