@@ -2,12 +2,12 @@
 
     python benchmarks/models.py [--json FILE] [--device URI] [--only NAME]… [--rounds N]
 
-Needs halgpu[test] and the packages onnxruntime and magika. Each runtime has a process of its own. Their calls alternate:
-a round is one call of each, so that what else the machine does meets all of them; times are the median of the rounds, and
-`cpu` the processor time of a call, of all threads, which says more on a machine that others use. `memory` is the peak
-of the process. First call and second start are halgpu's with an empty cache of kernels (PoCL's) and with a full one:
-from the start of the process to the first result. `outside` is what a call takes beyond its kernels, by the device's
-clock, with what the host was doing meanwhile.
+Needs halgpu[test] and the packages onnxruntime and magika. Each runtime has a process of its own. Their calls
+alternate: a round is one call of each, so that what else the machine does meets all of them; times are the median of
+the rounds, and `cpu` the processor time of a call, of all threads, which says more on a machine that others use.
+`memory` is the peak of the process. First and second start are halgpu's with an empty cache of kernels (PoCL's) and
+with a full one: from the start of the process to the first result. `outside` is the part of a call beyond its kernels,
+by the device's clock, with where it falls.
 """
 
 from __future__ import annotations
@@ -83,10 +83,9 @@ MODELS: dict[str, tuple[Callable[[], Path], Callable[[], np.ndarray]]] = {
 
 
 def peak_memory() -> int:
-    """Peak resident bytes of this process."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Peak resident bytes of this process (Linux); getrusage counts those of the process it was forked from too."""
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
 
 
 def start_halgpu(program: str, device: str) -> tuple[Callable[[np.ndarray], np.ndarray], Any]:
@@ -271,8 +270,8 @@ def stock_or_none(model: Path, folder: Path) -> Path | None:
 def show(name: str, report: dict[str, Any]) -> None:
     for runtime, figures in report["runtimes"].items():
         print(
-            f"{name:11} {runtime:14} {figures['seconds'] * 1e3:9.2f} ms a call, {figures['cpu_seconds'] * 1e3:9.2f} ms of "
-            f"CPU, peak {figures['memory_bytes'] / 2**20:6.0f} MiB"
+            f"{name:11} {runtime:14} {figures['seconds'] * 1e3:9.2f} ms a call, "
+            f"{figures['cpu_seconds'] * 1e3:9.2f} ms of CPU, peak {figures['memory_bytes'] / 2**20:6.0f} MiB"
         )
     profiled = report["profile"]
     spent = ", ".join(f"{what} {share:.2%}" for what, share in profiled["of_the_call"].items())
@@ -301,7 +300,9 @@ def main() -> None:
     report = {
         "cpus": os.cpu_count(),
         "load_average": os.getloadavg(),
-        "versions": {p: version(p) for p in ("halgpu", "onnxruntime", "iree-base-runtime", "pyopencl", "numpy")},
+        "versions": {
+            p: version(p) for p in ("halgpu", "onnxruntime", "iree-base-runtime", "pyopencl", "numpy")
+        },
         "models": models,
     }
     if options.json:

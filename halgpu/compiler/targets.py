@@ -42,8 +42,6 @@ ALWAYS: Final = (
     # Both exist to make programs fit GPUs without such types; halgpu's devices have them, or say that they do not.
     "--iree-input-demote-f64-to-f32=false",
     "--iree-input-demote-i64-to-i32=false",
-    # Host code in 64-bit floats, such as the epsilon of a normalization, becomes instructions that halgpu runs.
-    "--iree-vm-target-extension-f64",
     # Inline programs have no asynchronous functions, which is what torch programs become by default.
     "--iree-torch-emit-async-entry-points=false",
 )

@@ -137,7 +137,9 @@ class _Widener:
 
     def is_same(self, tree: ast.expr) -> bool:
         """Whether an expression is the same for all work-items of a group, and throughout the kernel."""
-        return all(node.id in self.same or node.id == "p" for node in ast.walk(tree) if isinstance(node, ast.Name))
+        return all(
+            node.id in self.same or node.id == "p" for node in ast.walk(tree) if isinstance(node, ast.Name)
+        )
 
     # --- the change ---------------------------------------------------------------------------------------
 
@@ -145,7 +147,11 @@ class _Widener:
         for assign in assigns(statement):
             name = assign.local.name
             if name in self.wide:
-                text = f"(ulong)({self.narrowed(assign.text)})" if name in self.same else self.widened(assign.text)
+                text = (
+                    f"(ulong)({self.narrowed(assign.text)})"
+                    if name in self.same
+                    else self.widened(assign.text)
+                )
                 assign.text, assign.local.specifier = text, "ulong"
             elif assign is not statement:
                 assign.text = self.checked(assign.text)
