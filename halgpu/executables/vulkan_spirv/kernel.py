@@ -363,7 +363,7 @@ class Kernel:
 
     def _known_ranges(self) -> dict[str, ranges.Interval]:
         """The values that the names of ``_starts`` may have."""
-        found = {}
+        found: dict[str, ranges.Interval] = {}
         for name, text in self._starts.items():
             axis = next((axis for axis, local_id in self._local_ids.items() if local_id == name), None)
             size = self.workgroup_size[axis] if axis is not None else None
