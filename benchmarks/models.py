@@ -292,21 +292,24 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=tuple(MODELS))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
-    models = {}
+    models: dict[str, Any] = {}
     for name in options.only or MODELS:
         with tempfile.TemporaryDirectory() as folder:
             models[name] = measure(name, options.device, options.rounds, Path(folder))
         show(name, models[name])
-    report = {
+        if options.json:
+            options.json.write_text(json.dumps(summary(models), indent=2) + "\n")
+
+
+def summary(models: dict[str, Any]) -> dict[str, Any]:
+    """The report: what was measured, and where."""
+    packages = ("halgpu", "onnxruntime", "iree-base-runtime", "pyopencl", "numpy")
+    return {
         "cpus": os.cpu_count(),
         "load_average": os.getloadavg(),
-        "versions": {
-            p: version(p) for p in ("halgpu", "onnxruntime", "iree-base-runtime", "pyopencl", "numpy")
-        },
+        "versions": {package: version(package) for package in packages},
         "models": models,
     }
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":
