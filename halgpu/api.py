@@ -7,7 +7,7 @@ array([2., 3.], dtype=float32)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -33,19 +33,30 @@ class WrongCall(errors.InvalidArgument, TypeError):
     """A function is called with too few or too many arguments, or with keywords."""
 
 
-def load(source: Any, device: Device | str | None = None, *, dependencies: Sequence[Any] = ()) -> Module:
+Progress = Callable[[str, int, int], None]
+"""Told of each step of a load: what, its number from 1 on, how many there are."""
+
+
+def load(
+    source: Any,
+    device: Device | str | None = None,
+    *,
+    dependencies: Sequence[Any] = (),
+    progress: Progress = lambda what, number, count: None,
+) -> Module:
     """Load a compiled inline-HAL program (.vmfb) and run its initializer.
 
     ``source`` is a path, which is mapped and may be deleted afterwards, or any contiguous bytes-like object
     (bytes, bytearray, memoryview at any offset, mmap), which is not copied and must not change while in use.
     ``device`` is a URI such as ``"opencl:1"``, a Device, or None for $HALGPU_DEVICE, else ``"opencl"``.
-    ``dependencies`` are programs, of the same kinds, whose functions ``source`` imports.
+    ``dependencies`` are programs, of the same kinds, whose functions ``source`` imports. ``progress`` is called with
+    each step of the load, such as ``("building 45 kernels", 2, 2)``, as it begins.
 
     Each load has its own state: mutable globals start over. Raises an :class:`halgpu.Error` for anything that
     is no such program or cannot run on the device.
     """
     programs = [vm.BytecodeModule.load(item) for item in (*dependencies, source)]
-    return Module(programs, open_device(device))
+    return Module(programs, open_device(device), progress)
 
 
 class Module:
@@ -58,12 +69,17 @@ class Module:
     One thread at a time may call into a module.
     """
 
-    def __init__(self, programs: Sequence[vm.BytecodeModule], device: Device) -> None:
+    def __init__(
+        self,
+        programs: Sequence[vm.BytecodeModule],
+        device: Device,
+        progress: Progress = lambda what, number, count: None,
+    ) -> None:
         """Use :func:`load`."""
         self._programs = tuple(programs)
         self._device = device
         self._functions: dict[str, Function] = {}
-        self._context = _link(self._programs, device)
+        self._context = _link(self._programs, device, progress)
         main = self._programs[-1]
         self._names = tuple(name for name in main.exports if not name.startswith("__") and "$" not in name)
 
@@ -253,13 +269,14 @@ def _decoder(results: Sequence[signature.Value]) -> conversion.Converter | None:
 # Linking ----------------------------------------------------------------------------------------------
 
 
-def _link(programs: Sequence[vm.BytecodeModule], device: Device) -> vm.Context:
+def _link(programs: Sequence[vm.BytecodeModule], device: Device, progress: Progress) -> vm.Context:
     from halgpu.modules.hal_inline import HalInline
     from halgpu.modules.hal_loader import HalLoader
 
     for index, program in enumerate(programs):
         _check_dependencies(program, {*PROVIDED, *(other.name for other in programs[:index])})
     loader = HalLoader(device)
+    progress("loading the program", 1, 2)
     try:
         context = vm.Context([HalInline(device), loader, *programs])
     except NullReference as error:
@@ -273,6 +290,8 @@ def _link(programs: Sequence[vm.BytecodeModule], device: Device) -> vm.Context:
             f"{located(error)}: it offers {', '.join(loader.asked)}; {_remedy(device)}", frames=error.frames
         ) from error
     try:
+        if loader.waiting:
+            progress(f"building {counted(loader.waiting, 'kernel')}", 2, 2)
         loader.build()
     except BaseException:
         context.close()

@@ -10,6 +10,7 @@ from halgpu import api, arguments, errors
 from halgpu.buffer_view import BufferView, upload
 from halgpu.cli import values
 from halgpu.cli.flags import Parser
+from halgpu.cli.progress import Progress
 from halgpu.default_device import open_device
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def configure(parser: Parser) -> None:
         help="such as opencl:1; 'halgpu devices' lists them (default: $HALGPU_DEVICE, opencl)",
     )
     parser.add_argument("--input", **several, metavar="VALUE", help="see above")
+    parser.add_argument("--quiet", action="store_true", help="no progress on the terminal")
 
 
 def configure_function(parser: Parser) -> None:
@@ -54,7 +56,9 @@ def load(options: argparse.Namespace) -> api.Module:
     if not options.module:
         raise errors.InvalidArgument("no program given: use --module=file.vmfb")
     *dependencies, source = [sys.stdin.buffer.read() if path == "-" else path for path in options.module]
-    return api.load(source, open_device(options.device), dependencies=dependencies)
+    device = open_device(options.device)
+    with Progress(options.quiet) as progress:
+        return api.load(source, device, dependencies=dependencies, progress=progress)
 
 
 def choose(module: api.Module, name: str) -> api.Function:

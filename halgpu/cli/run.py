@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from halgpu import api, errors
 from halgpu.cli import calls, results, values
 from halgpu.cli.flags import Parser
+from halgpu.cli.progress import Progress
 from halgpu.text import counted
 
 if TYPE_CHECKING:
@@ -83,7 +84,11 @@ def _run(module: api.Module, options: argparse.Namespace) -> int:
     inputs = calls.inputs(function, options.input, module.device)
     sys.stdout.write(f"EXEC @{function.name}\n")
     sys.stdout.flush()
-    found = api.invoke(function, inputs)
+    with Progress(options.quiet) as progress:
+        # Some drivers finish compiling kernels when they are first launched.
+        progress(f"running {function.name}", 1, 1)
+        found = api.invoke(function, inputs)
+        module.device.wait_idle()
     del inputs
     if options.expected_output:
         expected = _expected(function, options.expected_output)

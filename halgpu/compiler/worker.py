@@ -52,21 +52,27 @@ def _compile(job: dict[str, Any]) -> None:
             source = _import_onnx(api, job, session)
         else:
             source = _open(api, job, session)
-        first = _invocation(api, session, "To")
+        first = _invocation(api, session, end="input")
         if not first.parse_source(source):
             raise Wrong
         _tell(STEPS[0])
         _execute(first)
         module = first.export_module()
         with context:
+            repair_stream.narrow_constants(module)
+        second = _invocation(api, session, start="input", end="stream")
+        second.import_module(module)
+        _execute(second)
+        module = second.export_module()
+        with context:
             repair_stream.repair(module)
             module.verify()
         _tell(STEPS[1])
-        second = _invocation(api, session, "From")
-        second.import_module(module)
-        _execute(second)
+        third = _invocation(api, session, start="stream")
+        third.import_module(module)
+        _execute(third)
         with api.Output.open_file(job["output"]) as output:
-            second.output_vm_bytecode(output)
+            third.output_vm_bytecode(output)
             output.keep()
 
 
@@ -74,17 +80,19 @@ def _tell(step: str) -> None:
     print(f"{STEP}{step}", flush=True)
 
 
-def _invocation(api: Any, session: Any, direction: str) -> Any:
-    """A run of the compiler up to, or on from, the phase ``stream``.
+def _invocation(api: Any, session: Any, start: str = "", end: str = "") -> Any:
+    """A run of the compiler on from one phase, up to another.
 
     The functions are in the C API (compiler/bindings/c/iree/compiler/embedding_api.h) but not in its Python one.
     """
     invocation = session.invocation()
     invocation.enable_console_diagnostics()
-    limit = getattr(api._dylib, f"ireeCompilerInvocationSetCompile{direction}Phase")
-    limit.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    limit.restype = None
-    limit(invocation._inv_p, b"stream")
+    for direction, phase in (("From", start), ("To", end)):
+        if phase:
+            limit = getattr(api._dylib, f"ireeCompilerInvocationSetCompile{direction}Phase")
+            limit.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+            limit.restype = None
+            limit(invocation._inv_p, phase.encode())
     return invocation
 
 

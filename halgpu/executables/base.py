@@ -67,9 +67,17 @@ class Builds:
         self._device.check(program)
         self._waiting.append((weakref.ref(executable), program))
 
+    @property
+    def kernels(self) -> int:
+        """How many kernels wait."""
+        return sum(len(program.layouts) for _, program in self._alive())
+
+    def _alive(self) -> list[tuple[Executable, Program]]:
+        return [(alive, program) for ref, program in self._waiting if (alive := ref()) is not None]
+
     def finish(self) -> None:
         """Build what waits. Raises the error of the first program that fails; then all of them wait on."""
-        waiting = [(alive, program) for ref, program in self._waiting if (alive := ref()) is not None]
+        waiting = self._alive()
         if waiting:
             built = self._device.build_all([program for _, program in waiting])
             for (executable, _), kernels in zip(waiting, built, strict=True):

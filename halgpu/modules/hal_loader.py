@@ -46,6 +46,11 @@ class HalLoader(NativeModule):
         self._functions.clear()
         self._rodata.clear()
 
+    @property
+    def waiting(self) -> int:
+        """How many kernels :meth:`build` would build."""
+        return self._builds.kernels
+
     def build(self) -> None:
         """Build the kernels of all executables loaded so far; else the first dispatch does."""
         self._builds.finish()

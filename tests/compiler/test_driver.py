@@ -288,3 +288,19 @@ def test_an_operator_that_the_compiler_lacks_is_named() -> None:
 def test_what_is_no_onnx_model() -> None:
     with pytest.raises(errors.InvalidArgument, match=r"^model\.onnx: no ONNX model can be read"):
         halgpu.compile(b"not a model", input_type="onnx")
+
+
+def test_a_64_bit_constant_that_becomes_a_32_bit_one() -> None:
+    """The virtual machine, and the compiler's evaluation of constants, have no conversion for it."""
+    program = """func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+      %c = arith.constant 1.1 : f64
+      %t = arith.truncf %c : f64 to f32
+      %empty = tensor.empty() : tensor<4xf32>
+      %f = linalg.fill ins(%t : f32) outs(%empty : tensor<4xf32>) -> tensor<4xf32>
+      %b = util.optimization_barrier %f : tensor<4xf32>
+      %y = arith.addf %x, %b : tensor<4xf32>
+      return %y, %f : tensor<4xf32>, tensor<4xf32>
+    }"""
+    sums, filled = halgpu.load(halgpu.compile(program), "opencl").main(X)
+    np.testing.assert_array_equal(filled, np.full(4, 1.1, np.float32))
+    np.testing.assert_array_equal(sums, X + np.float32(1.1))

@@ -151,6 +151,8 @@ class _Splitter:
             given = arguments(inside)
             text = f"{before}{_operand(given[position if len(given) == 4 else 0])}{after}"
         text = text.replace(_FUSED, f"{self.scalar_fma()}(")
+        # Comparisons of vectors are -1 where they are true, those of scalars 1 (OpenCL 1.2 6.3.d): `~1` is true.
+        text = text.replace("~", "!")
         return self.scalar(_WHOLE.sub(lambda m: self.part(m[0], letter), text))
 
     def part(self, name: str, letter: str) -> str:

@@ -9,7 +9,7 @@ from halgpu import errors
 from halgpu.devices.base import BindingLayout, KernelLayout
 from halgpu.devices.checks import Checks
 
-from . import checked, components, ctypes, library, literals, usage, workitems
+from . import checked, components, ctypes, library, literals, ranges, usage, workitems
 from . import spirv_types as ty
 from .executable_def import PipelineDef
 from .expressions import Expr, Place, Pointer
@@ -348,6 +348,30 @@ class Kernel:
         found = (self.module.decoration(id_, Decoration.BUILT_IN) for id_ in self.usage.named)
         return {builtin[0] for builtin in found if builtin}
 
+    def _widen_indices(self) -> None:
+        """Compute indices in 64 bits where that is the same."""
+
+        def extend() -> str:
+            return self.source.helper("wide", ranges.WIDE)
+
+        known = self._known_ranges()
+        apart = set(self._local_ids.values())
+        same = [
+            name
+            for name, text in self._starts.items()
+            if name not in apart and apart.isdisjoint(words(text)) and "get_global_id" not in text
+        ]
+        ranges.widen(self.scope, self.locals, known, same, extend)
+
+    def _known_ranges(self) -> dict[str, ranges.Interval]:
+        """The values that the names of ``_starts`` may have."""
+        found: dict[str, ranges.Interval] = {}
+        for name, text in self._starts.items():
+            axis = next((axis for axis, local_id in self._local_ids.items() if local_id == name), None)
+            size = self.workgroup_size[axis] if axis is not None else None
+            found[name] = (0, size - 1) if size else ranges.known(text, found)
+        return found
+
     def _split_vectors(self) -> None:
         """Take vectors apart where the compiler makes longer ones of their components."""
 
@@ -395,6 +419,7 @@ class Kernel:
         for loop in self.loops:
             form_for(loop)
         if self.source.cpu:
+            self._widen_indices()
             self._split_vectors()
             self._loop_over_work_items()
         declare(self.locals)
