@@ -165,7 +165,8 @@ def _in_halves(e: Emitter, value: Expr, name: str, convert: Callable[[Emitter, E
     assert ty.is_scalar(element)
     given = e.named(value)
     lower, upper = (
-        convert(e, given.retyped(ty.VECTORS[element, 8], f"{given.text}.{part}")).text for part in ("lo", "hi")
+        convert(e, given.retyped(ty.VECTORS[element, 8], f"{given.text}.{part}")).text
+        for part in ("lo", "hi")
     )
     return f"({name}16)({lower}, {upper})"
 

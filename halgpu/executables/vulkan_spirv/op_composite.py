@@ -91,7 +91,9 @@ def insert(e: Emitter, instruction: Instruction, type_: ty.Type) -> None:
         path += _path(e, at, index, outermost=depth == 0)
         last, at = at, inner
     e.check(
-        instruction, part.type is at and at is not type_ and not isinstance(at, ty.Array), f"a part of type {at}"
+        instruction,
+        part.type is at and at is not type_ and not isinstance(at, ty.Array),
+        f"a part of type {at}",
     )
     local = e.kernel.local(f"v{instruction.result}", e.source.type(type_))
     e.assign(local, whole)

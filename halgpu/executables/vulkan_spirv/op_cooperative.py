@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import ctypes, library, literals, op_arithmetic, op_composite, op_convert, op_memory, op_subgroup
+from . import ctypes, literals, op_arithmetic, op_composite, op_convert, op_memory, op_subgroup
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ADD, ATOM, MULTIPLY, Expr, Pointer
@@ -131,7 +131,9 @@ class _Layout:
         self.by_columns = layout.value == _COLUMN_MAJOR
         element = ty.element_of(self.pointer.type)
         if not isinstance(element, (ty.Int, ty.Float)) or len(operands) < 2:
-            e.fail(instruction, f"a cooperative matrix in memory of {self.pointer.type}, which needs a stride")
+            e.fail(
+                instruction, f"a cooperative matrix in memory of {self.pointer.type}, which needs a stride"
+            )
         self.stride = e.name(operands[1])
         if not isinstance(self.stride.type, ty.Int):
             e.fail(instruction, f"a stride of type {self.stride.type}")
@@ -267,7 +269,10 @@ def _address(e: Emitter, pointer: Pointer, type_: ty.Type, offset: Offset) -> Ex
     size = ty.byte_size(element)
     if e.source.type(ty.element_of(pointer.type)) != e.source.type(element):
         element, count, size = ty.INTS[8], count * size, 1
-    moves = " + ".join(index.at(ADD) if bytes_ == size else f"{index.at(ATOM)} * {bytes_ // size}" for index, bytes_ in offset)
+    moves = " + ".join(
+        index.at(ADD) if bytes_ == size else f"{index.at(ATOM)} * {bytes_ // size}"
+        for index, bytes_ in offset
+    )
     reads = lvalue.reads + tuple(local for index, _ in offset for local in index.reads)
     text = f"(__local {e.source.type(element)} *)&{lvalue.atom} + {moves}"
     return Expr(_Span(element, count), text, ADD, reads)
@@ -278,15 +283,15 @@ def _address(e: Emitter, pointer: Pointer, type_: ty.Type, offset: Offset) -> Ex
 
 def multiply_add(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
     """OpCooperativeMatrixMulAddKHR."""
-    (a, a_type), (b, b_type), (c, c_type) = (
-        _matrix(e, instruction, id_) for id_ in instruction.operands[:3]
-    )
+    (a, a_type), (b, b_type), (c, c_type) = (_matrix(e, instruction, id_) for id_ in instruction.operands[:3])
     if not isinstance(type_, ty.CooperativeMatrix):
         e.fail(instruction, f"its result is a {type_}")
     shapes = {(a_type.rows, b_type.columns), (c_type.rows, c_type.columns), (type_.rows, type_.columns)}
     uses = a_type.use, b_type.use, c_type.use, type_.use
     fits = len(shapes) == 1 and a_type.columns == b_type.rows
-    e.check(instruction, fits and uses == (_A, _B, _ACCUMULATOR, _ACCUMULATOR), "matrices A, B and C that fit")
+    e.check(
+        instruction, fits and uses == (_A, _B, _ACCUMULATOR, _ACCUMULATOR), "matrices A, B and C that fit"
+    )
     kinds = {is_int(t.element) for t in (a_type, b_type, c_type, type_)}
     e.check(instruction, len(kinds) == 1, "matrices of either integers or floats")
     flags = instruction.operands[3] if len(instruction.operands) > 3 else 0
@@ -303,7 +308,9 @@ def multiply_add(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
         f"{matrices.existing(type_, i).text})"
         for i in range(ty.count_of(share))
     ]
-    return Expr(type_, f"({e.source.type(share)})({', '.join(parts)})", ATOM, c.reads, e.kernel.memory(matrices))
+    return Expr(
+        type_, f"({e.source.type(share)})({', '.join(parts)})", ATOM, c.reads, e.kernel.memory(matrices)
+    )
 
 
 def _exchange(e: Emitter, instruction: Instruction, operands: list[Expr]) -> list[str]:

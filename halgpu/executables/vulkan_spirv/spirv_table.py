@@ -110,7 +110,8 @@ OTHER_CAPABILITIES: Final[dict[int, str]] = {
 EXTENSIONS: Final = frozenset({
     "SPV_KHR_storage_buffer_storage_class", "SPV_KHR_8bit_storage", "SPV_KHR_16bit_storage",
     "SPV_KHR_vulkan_memory_model", "SPV_KHR_float_controls", "SPV_KHR_integer_dot_product",
-    "SPV_KHR_bit_instructions", "SPV_KHR_cooperative_matrix", "SPV_KHR_non_semantic_info", "SPV_KHR_relaxed_extended_instruction",
+    "SPV_KHR_bit_instructions", "SPV_KHR_cooperative_matrix", "SPV_KHR_non_semantic_info",
+    "SPV_KHR_relaxed_extended_instruction",
     "SPV_EXT_shader_atomic_float_add", "SPV_EXT_shader_atomic_float_min_max", "SPV_KHR_no_integer_wrap_decoration",
     # Declared for capabilities that are refused by their own name when they are used.
     "SPV_KHR_variable_pointers", "SPV_KHR_bfloat16",

@@ -37,7 +37,8 @@ _GROUP_SAME_FOR_ALL: Final = frozenset(
 _NEVER_UNIFORM: Final = frozenset(
     op
     for op in Op
-    if op.name.startswith(("Atomic", "CooperativeMatrix")) or op in (Op.FunctionCall, *(_GROUP - _GROUP_SAME_FOR_ALL))
+    if op.name.startswith(("Atomic", "CooperativeMatrix"))
+    or op in (Op.FunctionCall, *(_GROUP - _GROUP_SAME_FOR_ALL))
 )
 
 
