@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import mlir_corpus
 import numpy as np
 import pytest
 from mlir_corpus import compare, stock
-from spirv_assembler import FUNCTION, WORKGROUP, Spirv, instruction
+from spirv_assembler import FUNCTION, WORKGROUP, Spirv, instruction, run_program
 
 import halgpu
 from halgpu import errors
+from halgpu.devices import open_device
+from halgpu.executables.vulkan_spirv.loader import target_of
 from halgpu.executables.vulkan_spirv.opcodes import Op
 from halgpu.executables.vulkan_spirv.translate import Target
 
@@ -427,3 +430,14 @@ def test_stock_programs(
         assert any(np.any(array != 0) for array in wanted), name
     # The capability's number in an instruction OpCapability: the compiler did use such matrices.
     assert np.array([2 << 16 | Op.Capability, CAPABILITY], "<u4").tobytes() in vmfb
+
+
+def test_checked_kernels_report_what_lies_outside() -> None:
+    s = Matrices()
+    value = s.given("f32", C, np.ones((2, 8, 8), "f4"))
+    binding = s.bind("f32", np.zeros(100, "f4"))
+    s.store_matrix(s.place(binding, 64), value, ROWS, 8)
+    device = open_device("opencl")
+    program = s.program(replace(target_of(device), checked=True))
+    with pytest.raises(errors.OutOfRange, match=r"a store of .*CooperativeMatrixStoreKHR"):
+        run_program(device, program, s.arrays)
