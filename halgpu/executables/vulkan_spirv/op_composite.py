@@ -11,7 +11,7 @@ from .emitter import Emitter, Handler
 from .expressions import ATOM, BuiltInVector, Expr, Parts, Pointer, Value
 from .op_memory import member
 from .opcodes import Op
-from .parser import Instruction, part_type
+from .parser import Instruction
 
 _UNDEFINED: Final = 0xFFFFFFFF
 
@@ -24,8 +24,8 @@ def construct(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
         fits = given == type_.count and all(ty.element_of(o.type) is type_.element for o in operands)
         e.check(instruction, fits, f"{type_.count} components of {type_.element}")
         return _vector(e, type_, operands)
-    types = [part_type(type_, i) for i in range(len(operands))]
-    fits = part_type(type_, len(operands)) is None and all(
+    types = [ty.part_type(type_, i) for i in range(len(operands))]
+    fits = ty.part_type(type_, len(operands)) is None and all(
         o.type is t for o, t in zip(operands, types, strict=True)
     )  # fmt: skip
     e.check(instruction, fits and bool(operands), f"the parts of a {type_}")
@@ -107,7 +107,7 @@ def _part(e: Emitter, type_: ty.Type, index: int) -> ty.Type | None:
     """The type of a part; of a cooperative matrix there are as many as an invocation has."""
     if isinstance(type_, ty.CooperativeMatrix) and index >= ty.count_of(e.source.share(type_)):
         return None
-    return part_type(type_, index)
+    return ty.part_type(type_, index)
 
 
 def _path(e: Emitter, type_: ty.Type, index: int, *, outermost: bool) -> str:

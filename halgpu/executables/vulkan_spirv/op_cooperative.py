@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import ctypes, literals, op_arithmetic, op_composite, op_convert, op_memory, op_subgroup
+from . import ctypes, library, literals, op_arithmetic, op_composite, op_convert, op_memory, op_subgroup
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ADD, ATOM, MULTIPLY, Expr, Pointer
@@ -214,7 +214,8 @@ def _read(e: Emitter, instruction: Instruction, pointer: Pointer, type_: ty.Type
     if count == 1:
         text = f"({address.text})[0]"
     elif count <= 16:
-        text = f"vload{count}(0, {address.text})"
+        load = library.vector_load(e.source, e.source.type(ty.element_of(address.type)), count, "__local")
+        text = f"{load}(0, {address.text})"
     else:
         # Bytes of a vector that has more than vectors of bytes have.
         part = _suffixed(e, type_, 16 * ty.count_of(type_) // count)
@@ -243,7 +244,11 @@ def _write(e: Emitter, instruction: Instruction, pointer: Pointer, value: Expr, 
         return
     if ty.element_of(address.type) is not ty.element_of(value.type):
         given = f"as_{_suffixed(e, address.type, count)}({given})"
-    text = f"({address.text})[0] = {given};" if count == 1 else f"vstore{count}({given}, 0, {address.text});"
+    if count == 1:
+        text = f"({address.text})[0] = {given};"
+    else:
+        name = e.source.type(ty.element_of(address.type))
+        text = f"{library.vector_store(e.source, name, count, '__local')}({given}, 0, {address.text});"
     e.statement(text, value, address)
 
 
@@ -332,8 +337,12 @@ def _exchange(e: Emitter, instruction: Instruction, operands: list[Expr]) -> lis
         for own, start, number in new:
             value = widen(e, own)
             count = ty.count_of(value.type)
-            text = f"vstore{count}({value.text}, 0, {start} + {number.text});"
-            e.statement(text if count > 1 else f"({start})[{number.text}] = {value.text};", value)
+            text = f"({start})[{number.text}] = {value.text};"
+            if count > 1:
+                name = e.source.type(ty.element_of(value.type))
+                store = library.vector_store(e.source, name, count, "__local")
+                text = f"{store}({value.text}, 0, {start} + {number.text});"
+            e.statement(text, value)
         e.statement(_BARRIER)
         e.kernel.touch_memory()
     return starts
@@ -358,7 +367,9 @@ def _product(e: Emitter, types: list[ty.CooperativeMatrix], flags: int) -> str:
     at = f"k * {columns}u + column"
     sums = _sums(e, types)
     first = _extended(e, a.element, sums, f"a[row * {a.columns}u + k]", "", flags & _SIGNED_A)
-    second = f"vload{n}(0, b + {at})" if n else f"b[{at}]"
+    second = f"b[{at}]"
+    if n:
+        second = f"{library.vector_load(e.source, b_type, count, '__local')}(0, b + {at})"
     second = _extended(e, b.element, sums, second, n, flags & _SIGNED_B)
     third = widen(e, Expr(_of(c.element, count), "c"))
     added = _extended(e, c.element, sums, third.text, n, flags & _SIGNED_C)

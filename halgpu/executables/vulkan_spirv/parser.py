@@ -447,10 +447,14 @@ class _Parser:
             if len(parts) != 1 or parts[0].type is not type_.element:
                 self.fail(instruction, f"one {type_.element} is expected for all elements of a {type_}")
             return parts
-        if not parts or part_type(type_, len(parts) - 1) is None or part_type(type_, len(parts)) is not None:
+        if (
+            not parts
+            or ty.part_type(type_, len(parts) - 1) is None
+            or ty.part_type(type_, len(parts)) is not None
+        ):
             self.fail(instruction, f"{len(parts)} parts for a {type_}")
         for index, part in enumerate(parts):
-            if part.type is not part_type(type_, index):
+            if part.type is not ty.part_type(type_, index):
                 self.fail(instruction, f"part {index}, of type {part.type}, does not belong into a {type_}")
         return parts
 
@@ -479,7 +483,7 @@ class _Parser:
             self.fail(instruction, f"{len(initializer)} initializers")
         if isinstance(pointer.pointee, (ty.Pointer, ty.FunctionType, ty.Void)):
             self.refuse(f"a variable of {pointer.pointee} (SPIR-V capability VariablePointers)")
-        if storage not in (Storage.FUNCTION, Storage.PRIVATE) and holds_matrices(pointer.pointee):
+        if storage not in (Storage.FUNCTION, Storage.PRIVATE) and ty.holds_matrices(pointer.pointee):
             self.fail(instruction, "cooperative matrices can only be in variables of an invocation")
         start = self.constant_of(instruction, initializer[0]) if initializer else None
         if start and start.type is not pointer.pointee:
@@ -579,34 +583,6 @@ class _Parser:
                 self.fail(None, f"entry point {entry.name!r} is no function of the module")
             if function.parameters or not isinstance(function.type.result, ty.Void):
                 self.fail(None, f"entry point {entry.name!r} takes parameters or returns something")
-
-
-def part_type(type_: ty.Type, index: int) -> ty.Type | None:
-    """The type of part ``index`` of a composite; None if there is no such part."""
-    if isinstance(type_, ty.Vector):
-        return type_.element if index < type_.count else None
-    if isinstance(type_, ty.Array):
-        return type_.element if index < type_.length else None
-    if isinstance(type_, ty.Struct):
-        return type_.members[index] if index < len(type_.members) else None
-    if isinstance(type_, ty.CooperativeMatrix):
-        return type_.element if index < type_.rows * type_.columns else None
-    return None
-
-
-def holds_matrices(type_: ty.Type) -> bool:
-    """Whether there are cooperative matrices in a type."""
-    waiting, seen = [type_], set()
-    while waiting:
-        at = waiting.pop()
-        if isinstance(at, ty.CooperativeMatrix):
-            return True
-        if at not in seen and isinstance(at, (ty.Array, ty.RuntimeArray)):
-            waiting.append(at.element)
-        elif at not in seen and isinstance(at, ty.Struct):
-            waiting.extend(at.members)
-        seen.add(at)
-    return False
 
 
 _Handler = Callable[[_Parser, Instruction], None]

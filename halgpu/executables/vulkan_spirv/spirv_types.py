@@ -219,6 +219,34 @@ def make_struct(id_: int, members: tuple[Type, ...], offsets: tuple[int | None, 
     )
 
 
+def part_type(type_: Type, index: int) -> Type | None:
+    """The type of part ``index`` of a composite; None if there is no such part."""
+    if isinstance(type_, Vector):
+        return type_.element if index < type_.count else None
+    if isinstance(type_, Array):
+        return type_.element if index < type_.length else None
+    if isinstance(type_, Struct):
+        return type_.members[index] if index < len(type_.members) else None
+    if isinstance(type_, CooperativeMatrix):
+        return type_.element if index < type_.rows * type_.columns else None
+    return None
+
+
+def holds_matrices(type_: Type) -> bool:
+    """Whether there are cooperative matrices in a type."""
+    waiting, seen = [type_], set()
+    while waiting:
+        at = waiting.pop()
+        if isinstance(at, CooperativeMatrix):
+            return True
+        if at not in seen and isinstance(at, (Array, RuntimeArray)):
+            waiting.append(at.element)
+        elif at not in seen and isinstance(at, Struct):
+            waiting.extend(at.members)
+        seen.add(at)
+    return False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
     """A constant: the bits of a number, a bool, the parts of a composite, or None for all zeros."""
