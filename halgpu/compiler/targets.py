@@ -10,7 +10,7 @@ record itself. A device of halgpu gets a record made of its :class:`~halgpu.devi
   bits where the device has none;
 * dot products of four 8-bit integers always, which halgpu emulates: without them iree-compile 3.13.0 takes the i8
   operands of many matmuls to i32 as unsigned;
-* no cooperative matrices, which halgpu does not run;
+* no cooperative matrices, which halgpu emulates at a cost;
 * the architecture of the nearest known GPU, after which the compiler chooses tile sizes.
 """
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _VERBS: Final[dict[int, str]] = {
     Op.Load: "a load of",
     Op.Store: "a store of",
+    Op.CooperativeMatrixLoadKHR: "a load of",
+    Op.CooperativeMatrixStoreKHR: "a store of",
     Op.CopyMemory: "a copy of",
 }
 _REPORT: Final = "typedef struct { ulong at; uint seen, count, access, x, y, z; } NAME;"

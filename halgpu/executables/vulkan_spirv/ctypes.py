@@ -16,6 +16,11 @@ _PACK: Final = {16: "<e", 32: "<f", 64: "<d"}
 _UNPACK: Final = {16: "<H", 32: "<I", 64: "<Q"}
 
 
+def component(index: int, count: int) -> str:
+    """The name of a component of a vector."""
+    return COMPONENTS[index] if count <= 4 else f"s{index:x}"
+
+
 def scalar_name(type_: ty.Type, *, half: bool) -> str:
     """The C type of a scalar; without ``half``, 16-bit floats are carried as the bits in a ushort."""
     if isinstance(type_, ty.Int):

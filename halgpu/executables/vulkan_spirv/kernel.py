@@ -13,6 +13,7 @@ from . import checked, components, ctypes, library, literals, ranges, usage, wor
 from . import spirv_types as ty
 from .executable_def import PipelineDef
 from .expressions import Expr, Place, Pointer
+from .matrices import Matrices, component_types
 from .names import Names
 from .parser import EntryPoint, Module, Variable
 from .places import (
@@ -79,11 +80,13 @@ class Kernel:
         self._starts: dict[str, str] = {}
         """Names of built-in variables' components -> what they begin as."""
         self._subgroups: Subgroups | None = None
+        self._matrices: Matrices | None = None
         for binding in self.bindings:
             self.names.reserve(f"b{binding.ordinal}")
         if source.checked:
             self.names.reserve("report")
         self._note_elements()
+        source.lanes = self.matrices.lanes if module.cooperates else 1
 
     # --- budget, names, memory ----------------------------------------------------------------------------
 
@@ -188,6 +191,13 @@ class Kernel:
             self._subgroups = Subgroups(self)
         return self._subgroups
 
+    @property
+    def matrices(self) -> Matrices:
+        """What cooperative matrices need."""
+        if self._matrices is None:
+            self._matrices = Matrices(self)
+        return self._matrices
+
     def _builtin(self, variable: Variable) -> BuiltInPlace:
         found = self.module.decoration(variable.id, Decoration.BUILT_IN)
         if not found:
@@ -251,9 +261,11 @@ class Kernel:
         ]
 
     def _note_elements(self) -> None:
+        matrix_elements = component_types(self.module, self.usage)
         for variable in self._buffers():
             binding = self._binding(variable)
             _collect(variable.type, binding.elements)
+            binding.elements |= matrix_elements[variable.id]
             binding.reads |= variable.id in self.usage.reads
             binding.writes |= variable.id in self.usage.writes
 
@@ -342,9 +354,10 @@ class Kernel:
         workgroup. Atomics happen once for each invocation (SPIR-V specification, section 3.3.18), so that they
         keep theirs.
         """
-        return not self.usage.synchronizes and self._builtins_used() <= _SAME_FOR_GROUP
+        return not self.usage.synchronizes and self.builtins_used() <= _SAME_FOR_GROUP
 
-    def _builtins_used(self) -> set[int]:
+    def builtins_used(self) -> set[int]:
+        """The built-in variables that the kernel's instructions name."""
         found = (self.module.decoration(id_, Decoration.BUILT_IN) for id_ in self.usage.named)
         return {builtin[0] for builtin in found if builtin}
 
@@ -405,7 +418,7 @@ class Kernel:
         if not ids or self.declarations or self.usage.synchronizes:
             return None
         known = _SAME_FOR_GROUP | {BuiltIn.LOCAL_INVOCATION_ID, BuiltIn.LOCAL_INVOCATION_INDEX}
-        if not self._builtins_used() <= known:
+        if not self.builtins_used() <= known:
             return None
         derived = {
             name: text for name, text in self._starts.items() if not set(ids.values()).isdisjoint(words(text))

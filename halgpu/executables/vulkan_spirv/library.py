@@ -72,30 +72,33 @@ def integer_choice(source: Source, name: str, c_type: str) -> str:
     return source.helper(name, text, c_type)
 
 
-def vector_load(source: Source, element: str, count: int) -> str:
-    """The name by which to call `vload…` of elements in a buffer."""
+def vector_load(source: Source, element: str, count: int, space: str = "__global") -> str:
+    """The name by which to call `vload…` of elements in a buffer, or in another address space."""
     if not source.cpu or count == 3:
         return f"vload{count}"
-    ours = f"    return *(const __global {_loose(source, element, count)} *)(p + i * {count});"
+    ours = f"    return *(const {space} {_loose(source, element, count)} *)(p + i * {count});"
     body = _choice(_CLANG, ours, f"vload{count}(i, p)")
     vector = f"{element}{count}"
-    return source.helper(
-        "load", f"static {vector} NAME(ulong i, const __global {element} *p)\n{{\n{body}\n}}", vector
-    )
+    text = f"static {vector} NAME(ulong i, const {space} {element} *p)\n{{\n{body}\n}}"
+    return source.helper("load", text, vector, *_kept(space))
 
 
-def vector_store(source: Source, element: str, count: int) -> str:
-    """The name by which to call `vstore…` of elements in a buffer."""
+def vector_store(source: Source, element: str, count: int, space: str = "__global") -> str:
+    """The name by which to call `vstore…` of elements in a buffer, or in another address space."""
     if not source.cpu or count == 3:
         return f"vstore{count}"
     body = (
-        f"{_CLANG}\n    *(__global {_loose(source, element, count)} *)(p + i * {count}) = v;\n"
+        f"{_CLANG}\n    *({space} {_loose(source, element, count)} *)(p + i * {count}) = v;\n"
         f"#else\n    vstore{count}(v, i, p);\n#endif"
     )
     vector = f"{element}{count}"
-    return source.helper(
-        "store", f"static void NAME({vector} v, ulong i, __global {element} *p)\n{{\n{body}\n}}", vector
-    )
+    text = f"static void NAME({vector} v, ulong i, {space} {element} *p)\n{{\n{body}\n}}"
+    return source.helper("store", text, vector, *_kept(space))
+
+
+def _kept(space: str) -> list[str]:
+    """What distinguishes the helpers of an address space."""
+    return [] if space == "__global" else [space.strip("_")]
 
 
 def _loose(source: Source, element: str, count: int) -> str:

@@ -18,6 +18,10 @@ def constant(source: Source, given: ty.Constant) -> Expr:
         if isinstance(type_, ty.Array) and given.value is not None:
             text = f"{{{text}}}"
         return Expr(type_, f"({source.type(type_)}){text}", UNARY, constant=given)
+    if isinstance(type_, ty.CooperativeMatrix):
+        element = constant(source, given.part(0, type_.element))
+        text = f"({source.type(type_)})({element.text})"
+        return Expr(type_, text, UNARY, constant=given)
     if isinstance(type_, ty.Vector):
         parts = [constant(source, given.part(i, type_.element)) for i in range(type_.count)]
         expr = literal(source, type_, parts)

@@ -125,6 +125,8 @@ def half_to_float(e: Emitter, bits: Expr) -> Expr:
     """The 32-bit floats of the bits of 16-bit ones."""
     count = ty.count_of(bits.type)
     n = str(count) if count > 1 else ""
+    if count == 16:
+        return bits.retyped(ty.like(bits.type, ty.FLOATS[32]), _in_halves(e, bits, "float", half_to_float))
     given = "(ushort4)(bits, 0)" if count == 3 else "bits"
     name = e.source.helper(
         f"float{n}_of_half",
@@ -145,6 +147,8 @@ def float_to_half(e: Emitter, value: Expr, type_: ty.Type) -> Expr:
     """Floats rounded to the bits of 16-bit ones, as a ``type_``."""
     count = ty.count_of(value.type)
     n = str(count) if count > 1 else ""
+    if count == 16:
+        return value.retyped(type_, _in_halves(e, value, "ushort", lambda e, x: float_to_half(e, x, x.type)))
     wide = e.source.type(value.type)
     result = "as_ushort4(bytes).xyz" if count == 3 else f"as_ushort{n}(bytes)"
     name = e.source.helper(
@@ -155,9 +159,21 @@ def float_to_half(e: Emitter, value: Expr, type_: ty.Type) -> Expr:
     return value.retyped(type_, f"{name}({value.text})")
 
 
+def _in_halves(e: Emitter, value: Expr, name: str, convert: Callable[[Emitter, Expr], Expr]) -> str:
+    """A conversion of sixteen numbers, done for eight and eight."""
+    element = ty.element_of(value.type)
+    assert ty.is_scalar(element)
+    given = e.named(value)
+    lower, upper = (
+        convert(e, given.retyped(ty.VECTORS[element, 8], f"{given.text}.{part}")).text
+        for part in ("lo", "hi")
+    )
+    return f"({name}16)({lower}, {upper})"
+
+
 def _bytes(count: int) -> str:
     """Bytes to hold 16-bit floats. A ushort cannot: compilers take it that a half is stored somewhere else."""
-    return {1: "uchar2", 2: "uchar4", 3: "uchar8", 4: "uchar8"}[count]
+    return {1: "uchar2", 2: "uchar4", 3: "uchar8", 4: "uchar8", 8: "uchar16"}[count]
 
 
 def converted(e: Emitter, expr: Expr, type_: ty.Type) -> Expr:

@@ -83,7 +83,8 @@ def _division_helper(e: Emitter, operator: str, type_: ty.Type, is_signed: bool,
     name = e.source.type(type_)
     if isinstance(type_, ty.Vector):
         scalar = _division_helper(e, operator, type_.element, is_signed, floored)
-        parts = ", ".join(f"{scalar}(a.{c}, b.{c})" for c in ctypes.COMPONENTS[: type_.count])
+        names = [ctypes.component(i, type_.count) for i in range(type_.count)]
+        parts = ", ".join(f"{scalar}(a.{c}, b.{c})" for c in names)
         body = f"    return ({name})({parts});"
     elif not is_signed:
         body = f"    return b ? a {operator} b : 0;"

@@ -11,7 +11,7 @@ from .emitter import Emitter, Handler
 from .expressions import ATOM, BuiltInVector, Expr, Parts, Pointer, Value
 from .op_memory import member
 from .opcodes import Op
-from .parser import Instruction, part_type
+from .parser import Instruction
 
 _UNDEFINED: Final = 0xFFFFFFFF
 
@@ -24,8 +24,8 @@ def construct(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
         fits = given == type_.count and all(ty.element_of(o.type) is type_.element for o in operands)
         e.check(instruction, fits, f"{type_.count} components of {type_.element}")
         return _vector(e, type_, operands)
-    types = [part_type(type_, i) for i in range(len(operands))]
-    fits = part_type(type_, len(operands)) is None and all(
+    types = [ty.part_type(type_, i) for i in range(len(operands))]
+    fits = ty.part_type(type_, len(operands)) is None and all(
         o.type is t for o, t in zip(operands, types, strict=True)
     )  # fmt: skip
     e.check(instruction, fits and bool(operands), f"the parts of a {type_}")
@@ -58,7 +58,7 @@ def extract(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
     else:
         found = _for_parts(e, source)
     for index in path:
-        part = part_type(found.type, index)
+        part = _part(e, found.type, index)
         if part is None:
             e.fail(instruction, f"part {index} of a {found.type}")
         found = member(e, found, index, part)
@@ -85,13 +85,15 @@ def insert(e: Emitter, instruction: Instruction, type_: ty.Type) -> None:
     e.check(instruction, whole.type is type_, f"a {type_}")
     at, path = type_, ""
     for depth, index in enumerate(instruction.operands[2:]):
-        inner = part_type(at, index)
+        inner = _part(e, at, index)
         if inner is None:
             e.fail(instruction, f"part {index} of a {at}")
-        path += _path(at, index, outermost=depth == 0)
+        path += _path(e, at, index, outermost=depth == 0)
         last, at = at, inner
     e.check(
-        instruction, part.type is at and bool(path) and not isinstance(at, ty.Array), f"a part of type {at}"
+        instruction,
+        part.type is at and at is not type_ and not isinstance(at, ty.Array),
+        f"a part of type {at}",
     )
     local = e.kernel.local(f"v{instruction.result}", e.source.type(type_))
     e.assign(local, whole)
@@ -101,11 +103,21 @@ def insert(e: Emitter, instruction: Instruction, type_: ty.Type) -> None:
     e.things[instruction.result] = result
 
 
-def _path(type_: ty.Type, index: int, *, outermost: bool) -> str:
+def _part(e: Emitter, type_: ty.Type, index: int) -> ty.Type | None:
+    """The type of a part; of a cooperative matrix there are as many as an invocation has."""
+    if isinstance(type_, ty.CooperativeMatrix) and index >= ty.count_of(e.source.share(type_)):
+        return None
+    return ty.part_type(type_, index)
+
+
+def _path(e: Emitter, type_: ty.Type, index: int, *, outermost: bool) -> str:
     if isinstance(type_, ty.Vector):
         return f".{ctypes.COMPONENTS[index]}"
     if isinstance(type_, ty.Struct):
         return f".m{index}"
+    if isinstance(type_, ty.CooperativeMatrix):
+        count = ty.count_of(e.source.share(type_))
+        return f".{ctypes.component(index, count)}" if count > 1 else ""
     return f".e[{index}]" if outermost else f"[{index}]"
 
 

@@ -52,7 +52,7 @@ def _part(e: Emitter, instruction: Instruction, at: ty.Type, index: Expr) -> ty.
     """The type of what an index picks."""
     if isinstance(at, (ty.Array, ty.RuntimeArray)):
         return at.element
-    if isinstance(at, ty.Vector):
+    if isinstance(at, (ty.Vector, ty.CooperativeMatrix)):
         return at.element
     if not isinstance(at, ty.Struct):
         e.fail(instruction, f"it takes a part of a {at}")
@@ -103,7 +103,7 @@ def _step_variable(
             return VariablePlace(root, Expr(root.type, lvalue.text, lvalue.level, lvalue.reads))
         text = f"{lvalue.atom}.m{member}"
         return VariablePlace(root, lvalue.retyped(_part(e, instruction, at, index), text))
-    if isinstance(at, ty.Vector):
+    if isinstance(at, (ty.Vector, ty.CooperativeMatrix)):
         return VariablePlace(root, lvalue, index)
     text = f"{lvalue.atom}[{_plain(index)}]"
     reads = lvalue.reads + index.reads
@@ -323,11 +323,16 @@ def member(e: Emitter, value: Expr, index: int, type_: ty.Type) -> Expr:
         return value.parts[index]
     if value.constant is not None:
         return literals.constant(e.source, value.constant.part(index, type_))
+    if ty.is_scalar(at):
+        return value
     if isinstance(at, ty.Vector):
-        picked = value.retyped(type_, f"{value.atom}.{ctypes.COMPONENTS[index]}")
+        picked = value.retyped(type_, f"{value.atom}.{ctypes.component(index, at.count)}")
         if isinstance(at.element, ty.Bool):
             return picked.retyped(type_, f"{picked.text} != 0", 9)
         return picked
+    if isinstance(at, ty.CooperativeMatrix):
+        share = e.source.share(at)
+        return member(e, value.retyped(share, value.text, value.level), index, type_)
     text = f"{value.atom}.e[{index}]" if isinstance(at, ty.Array) else f"{value.atom}.m{index}"
     return whole(e, value.retyped(type_, text), "__private")
 
@@ -355,7 +360,7 @@ def _component(e: Emitter, place: VariablePlace, type_: ty.Type) -> Expr:
     assert index is not None
     if isinstance(type_, ty.Bool):
         e.refuse("a pointer to a component of a vector of booleans")
-    if index.bits is not None and index.bits < 4:
+    if index.bits is not None and index.bits < 4 and isinstance(lvalue.type, ty.Vector):
         return lvalue.retyped(type_, f"{lvalue.atom}.{ctypes.COMPONENTS[index.bits]}")
     name = ctypes.scalar_name(type_, half=e.source.half)
     text = f"(({place.root.space} {name} *)&{lvalue.atom})[{index.text}]"

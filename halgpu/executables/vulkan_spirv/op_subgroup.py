@@ -22,7 +22,7 @@ _REDUCE, _INCLUSIVE, _EXCLUSIVE, _CLUSTERED = 0, 1, 2, 3
 _BARRIER: Final = "barrier(CLK_LOCAL_MEM_FENCE);"
 
 
-def _together(e: Emitter, instruction: Instruction) -> None:
+def together(e: Emitter, instruction: Instruction) -> None:
     """Refuse an instruction that some invocations of the workgroup may not come to."""
     if e.depth or not e.kernel.subgroups.uniformity.is_uniform(e.block):
         e.refuse(f"{op_name(instruction.op)} where the invocations of a workgroup may be apart")
@@ -30,7 +30,7 @@ def _together(e: Emitter, instruction: Instruction) -> None:
 
 def _share(e: Emitter, instruction: Instruction, value: Expr) -> tuple[Expr, str, str]:
     """Let all invocations see a value; returns it as shared, the array it is in, and the own index there."""
-    _together(e, instruction)
+    together(e, instruction)
     if not isinstance(value.type, (ty.Bool, ty.Int, ty.Float)):
         e.refuse(f"{op_name(instruction.op)} of a {value.type}")
     given = widen(e, value)
@@ -142,7 +142,7 @@ def vote(e: Emitter, instruction: Instruction, type_: ty.Type) -> None:
 def elect(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
     """OpGroupNonUniformElect: where all come by together, the first one."""
     _scope(e, instruction)
-    _together(e, instruction)
+    together(e, instruction)
     e.check(instruction, type_ is ty.BOOL, "a boolean result")
     subgroups = e.kernel.subgroups
     return Expr(type_, f"({subgroups.index} & {subgroups.size - 1}u) == 0u", EQUALITY)

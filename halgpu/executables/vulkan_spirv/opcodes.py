@@ -67,6 +67,7 @@ class Op(enum.IntEnum):
     TypeStruct = 30, "ri*"
     TypePointer = 32, "rei"
     TypeFunction = 33, "rii*"
+    TypeCooperativeMatrixKHR = 4456, "riiiii"
     ConstantTrue = 41, "tr"
     ConstantFalse = 42, "tr"
     Constant = 43, "trnw"
@@ -131,6 +132,7 @@ class Op(enum.IntEnum):
     FRem = 140, "trii"
     FMod = 141, "trii"
     VectorTimesScalar = 142, "trii"
+    MatrixTimesScalar = 143, "trii"
     Dot = 148, "trii"
     IAddCarry = 149, "trii"
     ISubBorrow = 150, "trii"
@@ -260,6 +262,12 @@ class Op(enum.IntEnum):
     GroupNonUniformLogicalOr = 363, "trieii*"
     GroupNonUniformLogicalXor = 364, "trieii*"
 
+    # Cooperative matrices (SPV_KHR_cooperative_matrix).
+    CooperativeMatrixLoadKHR = 4457, "triiw"
+    CooperativeMatrixStoreKHR = 4458, "iiiw"
+    CooperativeMatrixMulAddKHR = 4459, "triiiw"
+    CooperativeMatrixLengthKHR = 4460, "tri"
+
 
 @dataclass(frozen=True, slots=True)
 class OpInfo:
@@ -304,13 +312,12 @@ INSTRUCTIONS: Final[dict[int, OpInfo]] = {int(op): _info(op) for op in Op}
 UNSUPPORTED: Final[dict[int, str]] = {
     24: "TypeMatrix", 25: "TypeImage", 26: "TypeSampler", 27: "TypeSampledImage", 39: "TypeForwardPointer",
     60: "ImageTexelPointer", 64: "CopyMemorySized", 95: "ImageFetch", 98: "ImageRead", 99: "ImageWrite",
-    143: "MatrixTimesScalar", 144: "VectorTimesMatrix", 145: "MatrixTimesVector", 146: "MatrixTimesMatrix",
+    144: "VectorTimesMatrix", 145: "MatrixTimesVector", 146: "MatrixTimesMatrix",
     340: "GroupNonUniformInverseBallot", 341: "GroupNonUniformBallotBitExtract",
     342: "GroupNonUniformBallotBitCount", 343: "GroupNonUniformBallotFindLSB",
     344: "GroupNonUniformBallotFindMSB", 365: "GroupNonUniformQuadBroadcast", 366: "GroupNonUniformQuadSwap",
     401: "PtrEqual", 402: "PtrNotEqual", 403: "PtrDiff", 4431: "GroupNonUniformRotateKHR",
-    4456: "TypeCooperativeMatrixKHR", 4457: "CooperativeMatrixLoadKHR", 4458: "CooperativeMatrixStoreKHR",
-    4459: "CooperativeMatrixMulAddKHR", 4460: "CooperativeMatrixLengthKHR", 5068: "ReadClockKHR",
+    5068: "ReadClockKHR",
 }  # fmt: skip
 """Names of instructions that halgpu does not translate, for messages."""
 

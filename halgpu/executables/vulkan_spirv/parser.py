@@ -23,6 +23,9 @@ MAXIMUM_BOUND: Final = 0x3FFFFF
 """Largest id bound that the specification's universal limits (section 2.17) ask for."""
 MAXIMUM_DEPTH: Final = 16
 MAXIMUM_LEAVES: Final = 1 << 22
+MAXIMUM_ELEMENTS: Final = 1 << 14
+"""Elements of a cooperative matrix; devices have some hundreds."""
+SUBGROUP: Final = 3
 
 
 class Instruction:
@@ -102,6 +105,11 @@ class Module:
     functions: dict[int, Function] = field(default_factory=dict)
     lines: dict[int, str] = field(default_factory=dict)
     """Where instructions came from, such as ``"model.mlir:12:5"``, by word offset, if the module says it (OpLine)."""
+
+    @property
+    def cooperates(self) -> bool:
+        """Whether there are cooperative matrices."""
+        return any(isinstance(type_, ty.CooperativeMatrix) for type_ in self.types.values())
 
     def decoration(self, id_: int, kind: int) -> tuple[int, ...] | None:
         """The operands of a decoration of ``id_``, or None."""
@@ -369,6 +377,24 @@ class _Parser:
             self.fail(instruction, "only the last member may be an array of unknown length")
         self.declare(instruction, ty.make_struct(instruction.result, members, tuple(offsets)))
 
+    def type_matrix(self, instruction: Instruction) -> None:
+        element = self.type_of(instruction, instruction.operands[0])
+        if not isinstance(element, (ty.Int, ty.Float)):
+            self.fail(instruction, f"a cooperative matrix of {element}")
+        scope, rows, columns, use = (
+            constant.value if isinstance(constant.type, ty.Int) and isinstance(constant.value, int) else 0
+            for constant in (self.constant_of(instruction, id_) for id_ in instruction.operands[1:])
+        )
+        if scope != SUBGROUP:
+            self.refuse(f"a cooperative matrix of scope {scope} (Subgroup, {SUBGROUP}, is)")
+        if not rows or not columns or use > 2:
+            self.fail(instruction, f"a cooperative matrix of {rows} rows and {columns} columns for use {use}")
+        if rows * columns > MAXIMUM_ELEMENTS:
+            raise errors.ResourceExhausted(
+                f"{self.what}: type %{instruction.result} has {rows} x {columns} elements, more than {MAXIMUM_ELEMENTS}"
+            )
+        self.declare(instruction, ty.CooperativeMatrix(element, rows, columns, use))
+
     def type_pointer(self, instruction: Instruction) -> None:
         storage, pointee = instruction.operands
         self.declare(instruction, ty.Pointer(storage, self.type_of(instruction, pointee)))
@@ -417,10 +443,18 @@ class _Parser:
 
     def composite(self, instruction: Instruction, type_: ty.Type) -> tuple[ty.Constant, ...]:
         parts = tuple(self.constant_of(instruction, id_) for id_ in instruction.operands)
-        if not parts or part_type(type_, len(parts) - 1) is None or part_type(type_, len(parts)) is not None:
+        if isinstance(type_, ty.CooperativeMatrix):
+            if len(parts) != 1 or parts[0].type is not type_.element:
+                self.fail(instruction, f"one {type_.element} is expected for all elements of a {type_}")
+            return parts
+        if (
+            not parts
+            or ty.part_type(type_, len(parts) - 1) is None
+            or ty.part_type(type_, len(parts)) is not None
+        ):
             self.fail(instruction, f"{len(parts)} parts for a {type_}")
         for index, part in enumerate(parts):
-            if part.type is not part_type(type_, index):
+            if part.type is not ty.part_type(type_, index):
                 self.fail(instruction, f"part {index}, of type {part.type}, does not belong into a {type_}")
         return parts
 
@@ -449,6 +483,8 @@ class _Parser:
             self.fail(instruction, f"{len(initializer)} initializers")
         if isinstance(pointer.pointee, (ty.Pointer, ty.FunctionType, ty.Void)):
             self.refuse(f"a variable of {pointer.pointee} (SPIR-V capability VariablePointers)")
+        if storage not in (Storage.FUNCTION, Storage.PRIVATE) and ty.holds_matrices(pointer.pointee):
+            self.fail(instruction, "cooperative matrices can only be in variables of an invocation")
         start = self.constant_of(instruction, initializer[0]) if initializer else None
         if start and start.type is not pointer.pointee:
             self.fail(instruction, f"an initializer of type {start.type} for a {pointer.pointee}")
@@ -549,17 +585,6 @@ class _Parser:
                 self.fail(None, f"entry point {entry.name!r} takes parameters or returns something")
 
 
-def part_type(type_: ty.Type, index: int) -> ty.Type | None:
-    """The type of part ``index`` of a composite; None if there is no such part."""
-    if isinstance(type_, ty.Vector):
-        return type_.element if index < type_.count else None
-    if isinstance(type_, ty.Array):
-        return type_.element if index < type_.length else None
-    if isinstance(type_, ty.Struct):
-        return type_.members[index] if index < len(type_.members) else None
-    return None
-
-
 _Handler = Callable[[_Parser, Instruction], None]
 _TERMINATORS: Final = frozenset({
     Op.Branch, Op.BranchConditional, Op.Switch, Op.Return, Op.ReturnValue, Op.Kill, Op.Unreachable,
@@ -584,6 +609,7 @@ _HANDLERS: Final[dict[int, _Handler]] = {
     Op.TypeVoid: _Parser.type_void, Op.TypeBool: _Parser.type_bool, Op.TypeInt: _Parser.type_int,
     Op.TypeFloat: _Parser.type_float, Op.TypeVector: _Parser.type_vector, Op.TypeArray: _Parser.type_array,
     Op.TypeRuntimeArray: _Parser.type_runtime_array, Op.TypeStruct: _Parser.type_struct,
+    Op.TypeCooperativeMatrixKHR: _Parser.type_matrix,
     Op.TypePointer: _Parser.type_pointer, Op.TypeFunction: _Parser.type_function, Op.Undef: _Parser.undefined,
     Op.Variable: _Parser.variable, Op.Function: _Parser.begin, Op.FunctionParameter: _Parser.parameter,
     Op.FunctionEnd: _Parser.end, Op.Label: _Parser.label, Op.Phi: _Parser.phi, Op.LoopMerge: _Parser.merge,

@@ -29,6 +29,8 @@ class Source:
         self.double = double
         self.checked = checked
         self.cpu = cpu
+        self.lanes = 1
+        """Invocations of a subgroup in the kernel under translation, which share a cooperative matrix."""
         self.names = Names()
         self.extensions: dict[str, None] = {}
         self._types: dict[ty.Type, str] = {}
@@ -44,10 +46,26 @@ class Source:
 
     def type(self, type_: ty.Type) -> str:
         """The C type of values of ``type_``; structures and arrays are declared when first met."""
+        if isinstance(type_, ty.CooperativeMatrix):
+            type_ = self.share(type_)
         name = self._types.get(type_)
         if name is None:
             name = self._types[type_] = self._name(type_)
         return name
+
+    def share(self, type_: ty.CooperativeMatrix) -> ty.Scalar | ty.Vector:
+        """What an invocation has of a cooperative matrix: a number, or a vector of 2, 4, 8 or 16 elements.
+
+        The vectors of the last invocations may hold more than there is.
+        """
+        needed = -(-type_.rows * type_.columns // self.lanes)
+        count = 1 << (needed - 1).bit_length()
+        if count > 16:
+            raise errors.Unimplemented(
+                f"{self.what}: a cooperative {type_} of which each of {self.lanes} invocations has more than 16 "
+                "elements is not supported"
+            )
+        return ty.VECTORS[type_.element, count] if count > 1 else type_.element
 
     def _name(self, type_: ty.Type) -> str:
         if isinstance(type_, (ty.Array, ty.Struct)):

@@ -87,6 +87,7 @@ CAPABILITIES: Final[dict[int, str]] = {
     4448: "StorageBuffer8BitAccess", 4449: "UniformAndStorageBuffer8BitAccess", 4450: "StoragePushConstant8",
     4464: "DenormPreserve", 4466: "SignedZeroInfNanPreserve", 4467: "RoundingModeRTE",
     5345: "VulkanMemoryModel", 5346: "VulkanMemoryModelDeviceScope",
+    6022: "CooperativeMatrixKHR",
     6016: "DotProductInputAll", 6017: "DotProductInput4x8Bit", 6018: "DotProductInput4x8BitPacked",
     6019: "DotProduct", 6025: "BitInstructions", 6033: "AtomicFloat32AddEXT", 6034: "AtomicFloat64AddEXT",
     5612: "AtomicFloat32MinMaxEXT", 5613: "AtomicFloat64MinMaxEXT",
@@ -101,7 +102,7 @@ OTHER_CAPABILITIES: Final[dict[int, str]] = {
     4430: "WorkgroupMemoryExplicitLayout16BitAccessKHR", 4441: "VariablePointersStorageBuffer",
     4442: "VariablePointers", 4465: "DenormFlushToZero", 4468: "RoundingModeRTZ", 4473: "UntypedPointersKHR",
     5116: "BFloat16TypeKHR", 5117: "BFloat16DotProductKHR", 5118: "BFloat16CooperativeMatrixKHR",
-    5347: "PhysicalStorageBufferAddresses", 5357: "CooperativeMatrixNV", 6022: "CooperativeMatrixKHR",
+    5347: "PhysicalStorageBufferAddresses", 5357: "CooperativeMatrixNV",
     6026: "GroupNonUniformRotateKHR", 6029: "FloatControls2", 6095: "AtomicFloat16AddEXT",
 }  # fmt: skip
 """Names of capabilities that halgpu does not have, for messages."""
@@ -109,10 +110,11 @@ OTHER_CAPABILITIES: Final[dict[int, str]] = {
 EXTENSIONS: Final = frozenset({
     "SPV_KHR_storage_buffer_storage_class", "SPV_KHR_8bit_storage", "SPV_KHR_16bit_storage",
     "SPV_KHR_vulkan_memory_model", "SPV_KHR_float_controls", "SPV_KHR_integer_dot_product",
-    "SPV_KHR_bit_instructions", "SPV_KHR_non_semantic_info", "SPV_KHR_relaxed_extended_instruction",
+    "SPV_KHR_bit_instructions", "SPV_KHR_cooperative_matrix", "SPV_KHR_non_semantic_info",
+    "SPV_KHR_relaxed_extended_instruction",
     "SPV_EXT_shader_atomic_float_add", "SPV_EXT_shader_atomic_float_min_max", "SPV_KHR_no_integer_wrap_decoration",
     # Declared for capabilities that are refused by their own name when they are used.
-    "SPV_KHR_variable_pointers", "SPV_KHR_cooperative_matrix", "SPV_KHR_bfloat16",
+    "SPV_KHR_variable_pointers", "SPV_KHR_bfloat16",
     "SPV_KHR_workgroup_memory_explicit_layout", "SPV_EXT_physical_storage_buffer", "SPV_KHR_physical_storage_buffer",
     "SPV_KHR_expect_assume",
 })  # fmt: skip

@@ -56,7 +56,7 @@ Scalar = Bool | Int | Float
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vector(Type):
-    """Two to four scalars."""
+    """Two or more scalars."""
 
     element: Scalar
     count: int
@@ -108,6 +108,19 @@ class Struct(Type):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class CooperativeMatrix(Type):
+    """A matrix whose elements are spread over the invocations of a subgroup; ``use`` is 0 for A, 1 for B, 2 for C."""
+
+    element: Int | Float
+    rows: int
+    columns: int
+    use: int
+
+    def __str__(self) -> str:
+        return f"matrix {'ABC'[self.use]}<{self.rows}x{self.columns}x{self.element}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Pointer(Type):
     """A pointer into a storage class."""
 
@@ -134,7 +147,10 @@ BOOL: Final = Bool()
 INTS: Final = {width: Int(width) for width in (8, 16, 32, 64)}
 FLOATS: Final = {width: Float(width) for width in (16, 32, 64)}
 SCALARS: Final[tuple[Scalar, ...]] = (BOOL, *INTS.values(), *FLOATS.values())
-VECTORS: Final = {(element, count): Vector(element, count) for element in SCALARS for count in (2, 3, 4)}
+VECTORS: Final = {
+    (element, count): Vector(element, count) for element in SCALARS for count in (2, 3, 4, 8, 16)
+}
+"""SPIR-V for Vulkan has vectors of up to four; those of more are an invocation's elements of a cooperative matrix."""
 
 
 def is_scalar(type_: Type) -> TypeGuard[Scalar]:
@@ -203,6 +219,34 @@ def make_struct(id_: int, members: tuple[Type, ...], offsets: tuple[int | None, 
     )
 
 
+def part_type(type_: Type, index: int) -> Type | None:
+    """The type of part ``index`` of a composite; None if there is no such part."""
+    if isinstance(type_, Vector):
+        return type_.element if index < type_.count else None
+    if isinstance(type_, Array):
+        return type_.element if index < type_.length else None
+    if isinstance(type_, Struct):
+        return type_.members[index] if index < len(type_.members) else None
+    if isinstance(type_, CooperativeMatrix):
+        return type_.element if index < type_.rows * type_.columns else None
+    return None
+
+
+def holds_matrices(type_: Type) -> bool:
+    """Whether there are cooperative matrices in a type."""
+    waiting, seen = [type_], set()
+    while waiting:
+        at = waiting.pop()
+        if isinstance(at, CooperativeMatrix):
+            return True
+        if at not in seen and isinstance(at, (Array, RuntimeArray)):
+            waiting.append(at.element)
+        elif at not in seen and isinstance(at, Struct):
+            waiting.extend(at.members)
+        seen.add(at)
+    return False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
     """A constant: the bits of a number, a bool, the parts of a composite, or None for all zeros."""
@@ -211,7 +255,7 @@ class Constant:
     value: int | bool | tuple[Constant, ...] | None
 
     def part(self, index: int, type_: Type) -> Constant:
-        """Member ``index`` of a composite, whose type is ``type_``."""
+        """Member ``index`` of a composite, whose type is ``type_``; a cooperative matrix has one for all."""
         if isinstance(self.value, tuple):
-            return self.value[index]
+            return self.value[0 if isinstance(self.type, CooperativeMatrix) else index]
         return Constant(type_, None)

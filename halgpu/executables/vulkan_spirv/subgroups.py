@@ -10,6 +10,7 @@ from halgpu import errors
 from . import spirv_types as ty
 from .opcodes import Op
 from .parser import Instruction
+from .spans import matrix_lanes
 from .spirv_table import BuiltIn, Decoration
 from .structure import build
 from .uniformity import Uniformity
@@ -30,7 +31,7 @@ class Subgroups:
         self._kernel = kernel
         x, y, z = kernel.workgroup_size
         self.total = x * y * z
-        self.size = kernel.pipeline_subgroup_size or self._guess()
+        self.size = kernel.pipeline_subgroup_size or matrix_lanes(kernel) or self._guess()
         self._arrays: dict[tuple[ty.Type, int], str] = {}
         self._last = (0, "")
         self.uniformity = Uniformity(

@@ -14,6 +14,7 @@ from . import (
     op_bits,
     op_composite,
     op_convert,
+    op_cooperative,
     op_dot,
     op_glsl,
     op_logic,
@@ -39,6 +40,7 @@ for _table in (
     op_sync,
     op_dot,
     op_subgroup,
+    op_cooperative,
 ):
     HANDLERS.update(_table.TABLE)
 HANDLERS[Op.FunctionCall] = Emitter.call

@@ -37,7 +37,8 @@ _GROUP_SAME_FOR_ALL: Final = frozenset(
 _NEVER_UNIFORM: Final = frozenset(
     op
     for op in Op
-    if op.name.startswith("Atomic") or op in (Op.FunctionCall, *(_GROUP - _GROUP_SAME_FOR_ALL))
+    if op.name.startswith(("Atomic", "CooperativeMatrix"))
+    or op in (Op.FunctionCall, *(_GROUP - _GROUP_SAME_FOR_ALL))
 )
 
 
@@ -73,6 +74,14 @@ class Uniformity:
     def is_uniform(self, block: int) -> bool:
         """Whether all invocations of a workgroup execute ``block`` together."""
         return not self._blocks[block] & self._divergent
+
+    def conditions(self, block: int) -> set[int]:
+        """Ids of the conditions that decide whether ``block`` is executed."""
+        return self._blocks[block]
+
+    def deciders(self, block: int) -> set[int]:
+        """Ids of the conditions that decide which values the phis of ``block`` take."""
+        return self._merges[block]
 
     # --- conditions -------------------------------------------------------------------------------------
 

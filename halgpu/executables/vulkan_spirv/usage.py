@@ -16,7 +16,8 @@ _ATOMIC: Final = frozenset(range(Op.AtomicLoad, Op.AtomicXor + 1)) | {
 }  # fmt: skip
 
 
-_TOGETHER: Final = _ATOMIC | {Op.ControlBarrier, Op.MemoryBarrier} | {
+COOPERATIVE: Final = frozenset(op for op in Op if op.name.startswith("CooperativeMatrix"))
+_TOGETHER: Final = _ATOMIC | {Op.ControlBarrier, Op.MemoryBarrier} | COOPERATIVE | {
     op for op in Op if op.name.startswith("GroupNonUniform")
 }  # fmt: skip
 """Instructions by which invocations of a workgroup tell each other something."""
@@ -32,6 +33,11 @@ class Usage:
     named: set[int] = field(default_factory=set)
     constants: dict[int, ty.Constant] = field(default_factory=dict)
     opcodes: set[int] = field(default_factory=set)
+
+    @property
+    def cooperates(self) -> bool:
+        """Whether there are cooperative matrices in memory, products of them, or questions about them."""
+        return not self.opcodes.isdisjoint(COOPERATIVE)
 
     @property
     def synchronizes(self) -> bool:
@@ -84,9 +90,9 @@ def _note(
     if op in _DERIVE:
         roots[instruction.result] = roots.get(operands[0], operands[0])
         usage.named.add(roots[instruction.result])
-    elif op == Op.Load:
+    elif op in (Op.Load, Op.CooperativeMatrixLoadKHR):
         _mark(usage.reads, usage, roots, operands[0])
-    elif op == Op.Store:
+    elif op in (Op.Store, Op.CooperativeMatrixStoreKHR):
         root = _mark(usage.writes, usage, roots, operands[0])
         whole = module.constants.get(operands[1]) if root == operands[0] else None
         stores.setdefault(root, []).append(whole)
@@ -108,6 +114,15 @@ def _note(
             root = _mark(usage.reads, usage, roots, id_)
             usage.writes.add(root)
             stores.setdefault(root, []).append(None)
+
+
+def pointer_roots(function: Function) -> dict[int, int]:
+    """Pointers into variables -> the variables."""
+    roots: dict[int, int] = {}
+    for instruction in _instructions(function):
+        if instruction.op in _DERIVE:
+            roots[instruction.result] = roots.get(instruction.operands[0], instruction.operands[0])
+    return roots
 
 
 def _mark(ids: set[int], usage: Usage, roots: dict[int, int], pointer: int) -> int:
