@@ -123,6 +123,8 @@ class KernelLayout:
       left out when it would be empty. Any binding offset works whatever the device's sub-buffer alignment.
       With ``lengths`` the structure has one u64 byte length a binding too, behind the offsets; with
       ``checks`` one more pointer, to the report of checks.py, comes between bindings and structure.
+    * ``"pointers"``: one pointer a binding to its first byte, in order, then each constant as an argument of
+      its own. For devices whose kernels take addresses (CUDA).
     """
 
     name: str
@@ -130,7 +132,7 @@ class KernelLayout:
     bindings: tuple[BindingLayout, ...]
     workgroup_size: tuple[int, int, int]
     local_memory: int = 0
-    passing: Literal["packed"] = "packed"
+    passing: Literal["packed", "pointers"] = "packed"
     lengths: bool = False
     checks: Checks | None = None
     """What the kernel checks of its accesses; such a kernel has ``lengths``."""
@@ -143,6 +145,8 @@ class KernelLayout:
     @property
     def parameter_longs(self) -> int:
         """How many u64 the packed structure begins with."""
+        if self.passing == "pointers":
+            return 0
         return len(self.bindings) * (2 if self.lengths else 1)
 
     @property
