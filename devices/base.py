@@ -15,15 +15,17 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingOf
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from halgpu.devices import dispatch
-from halgpu.devices.buffer import Allocator, Buffer, Mapping, Root
+from halgpu.devices import dispatch, staging
+from halgpu.devices.buffer import Allocator, Buffer, Mapping
+from halgpu.devices.constants import check_language, quick_converter, size
 from halgpu.devices.forks import FORKED, keep_forever
+from halgpu.devices.layout import BindingLayout, KernelLayout, Program
 from halgpu.devices.memory import Block, BufferUsage, Memory, MemoryAccess, MemoryType
 from halgpu.devices.pool import DEFAULT_LIMIT, Pool
 from halgpu.devices.profile import Profiling, Timer
@@ -31,8 +33,8 @@ from halgpu.devices.residency import Counters
 from halgpu.errors import FailedPrecondition, Incompatible, InvalidArgument
 
 if TYPE_CHECKING:
-    from halgpu.devices.checks import Checks
     from halgpu.devices.debug_allocator import Ledger
+    from halgpu.devices.sources import Kernels, Sources
 
 __all__ = [
     "Allocator", "Binding", "BindingLayout", "Buffer", "BufferUsage", "Capabilities", "Device", "DeviceInfo",
@@ -100,83 +102,6 @@ class DeviceInfo:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BindingLayout:
-    """One buffer argument of a kernel."""
-
-    access: Literal["read", "write", "readwrite"] = "readwrite"
-    alignment: int = 1
-    """Bytes; the binding's offset inside its device allocation must be a multiple of it."""
-    minimum_length: int = 0
-    """Bytes that the kernel needs at least; 0 where unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class KernelLayout:
-    """The arguments a kernel takes and the workgroup it was compiled for.
-
-    ``constants`` is the number of 32-bit constants. ``local_memory`` is in bytes and counts what the kernel
-    declares itself. ``passing`` says how a backend hands the arguments over:
-
-    * ``"packed"``: one pointer a binding to the start of the *device allocation*, in order, then one
-      structure by value holding one u64 byte offset a binding and then the u32 constants; the structure is
-      left out when it would be empty. Any binding offset works whatever the device's sub-buffer alignment.
-      With ``lengths`` the structure has one u64 byte length a binding too, behind the offsets; with
-      ``checks`` one more pointer, to the report of checks.py, comes between bindings and structure.
-    * ``"pointers"``: one pointer a binding to its first byte, in order, then each constant as an argument of
-      its own. For devices whose kernels take addresses (CUDA).
-    """
-
-    name: str
-    constants: int
-    bindings: tuple[BindingLayout, ...]
-    workgroup_size: tuple[int, int, int]
-    local_memory: int = 0
-    passing: Literal["packed", "pointers"] = "packed"
-    lengths: bool = False
-    checks: Checks | None = None
-    """What the kernel checks of its accesses; such a kernel has ``lengths``."""
-
-    @property
-    def pointers(self) -> int:
-        """How many arguments are pointers."""
-        return len(self.bindings) + (self.checks is not None)
-
-    @property
-    def parameter_longs(self) -> int:
-        """How many u64 the packed structure begins with."""
-        if self.passing == "pointers":
-            return 0
-        return len(self.bindings) * (2 if self.lengths else 1)
-
-    @property
-    def parameter_bytes(self) -> int:
-        """Size of the packed structure in C: padded to 8 bytes when it holds an offset."""
-        size = 8 * self.parameter_longs + 4 * self.constants
-        return -(-size // 8) * 8 if self.bindings else size
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """Source of one or more kernels for :meth:`Device.build`.
-
-    ``language`` is one of the device's :attr:`Capabilities.languages`; ``extensions`` the device extensions
-    that the source needs by name (OpenCL: ``cl_khr_fp64``), checked before building. A program in language
-    ``"python"`` has ``callables``, one a layout, and its source is for people only (see host.py).
-
-    ``names``, if given, are all identifiers that the source defines at file scope; it can then be compiled as
-    a part of a larger source.
-    """
-
-    language: str
-    source: str
-    layouts: tuple[KernelLayout, ...]
-    options: tuple[str, ...] = ()
-    extensions: tuple[str, ...] = ()
-    callables: tuple[Callable[..., None], ...] = ()
-    names: frozenset[str] = frozenset()
-
-
 Binding = tuple[Buffer, int, int]
 """A kernel argument: buffer, byte offset in it, byte length."""
 
@@ -184,13 +109,23 @@ Binding = tuple[Buffer, int, int]
 class Kernel(ABC):
     """A built kernel: :meth:`dispatch` (shared) checks and marks residency, :meth:`launch` (backend) enqueues."""
 
+    language = "opencl-c"
+    """Whose C layout structures by value have (constants.py)."""
+    pointer_alignment = 1
+    """Bytes, a power of two; more than 1 for plain kernels only. Bindings that begin elsewhere in their allocation are
+    staged (staging.py)."""
+
     def __init__(self, device: Device, layout: KernelLayout) -> None:
         self.device = device
         self.layout = layout
         self.workgroup_limits = device.capabilities.max_workgroup_count
         self._smallest_limit = min(self.workgroup_limits)
         self._checks = tuple(map(dispatch.binding_check, layout.bindings))
-        self._writes = tuple(binding.access != "read" for binding in layout.bindings)
+        self._alignment = max((binding.alignment for binding in layout.bindings), default=1)
+        self._convert = quick_converter(layout.types or ())
+        # What a program gave last: the grid, its constants and what became of them.
+        self._last_counts = (1, 1, 1)
+        self._last_words: tuple[tuple[int, ...] | None, tuple[int, ...]] = (None, ())
 
     def __repr__(self) -> str:
         return f"<Kernel {self.layout.name} on {self.device.uri}>"
@@ -198,65 +133,96 @@ class Kernel(ABC):
     def dispatch(
         self,
         workgroups: int | Sequence[int],
-        constants: Sequence[int] = (),
-        bindings: Sequence[Binding | None] = (),
+        constants: Sequence[Any] = (),
+        bindings: Sequence[Buffer | Binding | Any] = (),
     ) -> None:
         """Run the kernel on ``workgroups`` (a count, or up to three) once what was enqueued before is done.
 
-        ``constants`` are 32-bit ints, signed or unsigned; ``bindings`` are ``(buffer, offset, length)``, in
-        bytes. All is checked against the layout and the device first; errors name kernel and argument.
-        Returns without waiting. A grid with a zero runs nothing.
+        ``constants`` are what the layout's types take: ints that fit, numbers, sequences for vectors and
+        structures; without types, 32-bit ints, signed or unsigned. ``bindings`` are buffers, buffer views, or
+        ``(buffer, offset, length)`` in bytes. All is checked against the layout and the device first; errors
+        name kernel and argument. Returns without waiting. A grid with a zero runs nothing.
         """
+        counts = self._grid((workgroups, 1, 1) if type(workgroups) is int else workgroups)
+        values = self._words(constants) if self.layout.types is None else self._typed(constants)
+        self._start(counts, values, dispatch.bindings(self, bindings))
+
+    def dispatch_words(
+        self, workgroups: tuple[int, ...], words: tuple[int, ...], bindings: Sequence[Binding | None]
+    ) -> None:
+        """As :meth:`dispatch`, for programs: constants are 32-bit words whatever their types (constants.py).
+
+        All numbers are ints; nothing else is looked at closely.
+        """
+        counts, values = self._last_counts, self._last_words
+        if workgroups != counts:
+            counts = self._last_counts = self._grid(workgroups)
+        if words != values[0]:
+            values = self._last_words = (words, dispatch.words(self, words))
+        self._start(counts, values[1], bindings)
+
+    def _start(
+        self, counts: tuple[int, int, int], values: tuple[int, ...], bindings: Sequence[Binding | None]
+    ) -> None:
         device = self.device
         if device.unusable is not None:
             device.require_usable()
-        counts = self._grid(workgroups)
-        values = self._values(constants)
         if len(bindings) != len(self._checks):
             raise dispatch.bad_binding_count(self, len(bindings))
+        memories: list[Memory] = []
         offsets: list[int] = []
         lengths: list[int] = []
-        roots: list[Root] = []
-        for binding, (rights, alignment, minimum) in zip(bindings, self._checks):  # noqa: B905
-            try:
-                buffer, offset, length = binding  # type: ignore[misc]
-                root: Any = buffer.root
-                start = buffer.offset + offset
-                good = (
-                    type(start) is type(length) is int
-                    and root.device is device
-                    and buffer.rights & rights == rights
-                    and offset >= 0
-                    and length >= minimum
-                    and offset + length <= buffer.byte_length
-                    and not start % alignment
-                )
-            except (AttributeError, TypeError, ValueError):
-                good = False
-            if not good:
-                buffer, offset, length = dispatch.binding(self, len(roots), binding)
-                root, start = buffer.root, buffer.offset + offset
-            offsets.append(start)
-            lengths.append(length)
-            roots.append(root)
-        if 0 in counts:
-            return
+        starts = 0
+        on_device = True
         with device.lock:
-            for root, writes in zip(roots, self._writes):  # noqa: B905
-                if root.view is None:
-                    root.fresh = False
-                elif writes:
-                    root.device_writes()
-                elif root.dirty:
-                    root.device_reads()
-            # Asked for only now: a write may have moved a root to other memory (windows.py).
-            memories = [root.memory for root in roots]
+            for binding, (rights, minimum) in zip(bindings, self._checks):  # noqa: B905
+                try:
+                    buffer, offset, length = binding  # type: ignore[misc]
+                    root: Any = buffer.root
+                    good = (
+                        root.device is device
+                        and buffer.rights & rights == rights
+                        and 0 <= offset <= buffer.byte_length - length
+                        and length >= minimum
+                    )
+                except (AttributeError, TypeError, ValueError):
+                    good = False
+                if not good:
+                    raise dispatch.bad_binding(self, len(offsets), binding)
+                start = buffer.offset + offset
+                starts |= start
+                if root.fresh or root.view is not None:
+                    on_device = False
+                memories.append(root.memory)
+                offsets.append(start)
+                lengths.append(length)
+            copies: Sequence[staging.Copy] = ()
+            if starts % self._alignment:  # one of them perhaps; all are powers of two
+                dispatch.check_alignment(self, offsets)
+            if 0 in counts:
+                return
+            if starts % self.pointer_alignment:
+                copies = staging.prepare(self, bindings, memories, offsets, lengths)
+            elif not on_device:
+                memories = self._bring(bindings)
             counters = device.counters
             if counters.recorder is None:
                 self.launch(counts, values, memories, offsets, lengths)
             else:
                 counters.recorder.launch(self, counts, values, memories, offsets, lengths)
             counters.dispatches += 1
+            for copy in copies:
+                copy.back()
+
+    def _bring(self, bindings: Sequence[Any]) -> list[Memory]:
+        roots = [buffer.root for buffer, _, _ in bindings]
+        for root, layout in zip(roots, self.layout.bindings, strict=True):
+            if layout.access == "read":
+                root.device_reads()
+            else:
+                root.device_writes()
+        # Asked for only now: a write may have moved a root to other memory (windows.py).
+        return [root.memory for root in roots]
 
     def _grid(self, workgroups: int | Sequence[int]) -> tuple[int, int, int]:
         try:
@@ -268,7 +234,7 @@ class Kernel(ABC):
             return x, y, z
         return dispatch.grid(self, workgroups)
 
-    def _values(self, constants: Sequence[int]) -> tuple[int, ...]:
+    def _words(self, constants: Sequence[int]) -> tuple[int, ...]:
         if len(constants) == self.layout.constants:
             for value in constants:
                 if type(value) is not int or not 0 <= value <= dispatch.U32_MAX:
@@ -276,6 +242,14 @@ class Kernel(ABC):
             else:
                 return tuple(constants)
         return dispatch.constants(self, constants)
+
+    def _typed(self, constants: Sequence[Any]) -> tuple[int, ...]:
+        if self._convert is not None and type(constants) is tuple:
+            try:
+                return self._convert(constants)
+            except Exception:  # whatever struct raises for a wrong value; found out in words below
+                pass
+        return dispatch.typed_constants(self, constants)
 
     @abstractmethod
     def launch(
@@ -351,6 +325,21 @@ class Device(ABC):
         """Raise FailedPrecondition when the device was closed or belongs to a parent process."""
         if self.unusable is not None:
             raise FailedPrecondition(f"device {self.uri} cannot be used: {self.unusable}")
+
+    def load_kernels(
+        self, source: str | Sources, layouts: Sequence[KernelLayout], *, options: Sequence[str] = ()
+    ) -> Kernels:
+        """Build hand-written kernels: ``device.load_kernels(source, [layout])["name"].dispatch(…)``.
+
+        ``source`` is in the device's language (OpenCL C on OpenCL devices, CUDA C on CUDA), or a
+        :class:`~halgpu.devices.sources.Sources` of several, made by ``halgpu.kernels``. ``layouts`` has one
+        KernelLayout with typed constants for each kernel; ``options`` are the compiler's, such as ``-DN=4``.
+        Raises Incompatible where the device lacks the language or a limit, InvalidArgument, naming kernel and
+        argument, when the source does not build or its parameters are not those of the layout.
+        """
+        from halgpu.devices.sources import load
+
+        return load(self, source, layouts, options)
 
     def build(self, program: Program) -> tuple[Kernel, ...]:
         """Build kernels in the order of ``program.layouts``.
@@ -485,13 +474,13 @@ def check_program(device: Device, program: Program) -> None:
             f"kernels {names} need {', '.join(missing)}, which {device.uri} ({able.name}) lacks"
         )
     for layout in program.layouts:
-        _check_layout(device, layout)
+        _check_layout(device, layout, program.language)
 
 
-def _check_layout(device: Device, layout: KernelLayout) -> None:
-    able, size = device.capabilities, layout.workgroup_size
-    x, y, z = size
-    if min(size) < 1 or layout.constants < 0 or layout.local_memory < 0:
+def _check_layout(device: Device, layout: KernelLayout, language: str) -> None:
+    able = device.capabilities
+    x, y, z = layout.workgroup_size
+    if min(x, y, z) < 1 or layout.constants < 0 or layout.local_memory < 0:
         raise InvalidArgument(f"kernel {layout.name!r} has an impossible layout: {layout}")
     for what, found, limit in (
         ("workgroup size x", x, able.max_workgroup_size[0]),
@@ -499,10 +488,18 @@ def _check_layout(device: Device, layout: KernelLayout) -> None:
         ("workgroup size z", z, able.max_workgroup_size[2]),
         ("work-items in a workgroup", x * y * z, able.max_workgroup_invocations),
         ("bytes of local memory", layout.local_memory, able.local_memory),
-        ("bytes of arguments", 8 * layout.pointers + layout.parameter_bytes, able.max_parameter_bytes),
+        ("bytes of arguments", _argument_bytes(layout, language), able.max_parameter_bytes),
     ):
         if found > limit:
             raise Incompatible(f"kernel {layout.name!r} has {found} {what}; {device.uri} allows {limit}")
+
+
+def _argument_bytes(layout: KernelLayout, language: str) -> int:
+    if layout.types is None:
+        return 8 * layout.pointers + layout.parameter_bytes
+    for kind in layout.types:
+        check_language(kind, language)
+    return 8 * layout.pointers + sum(size(kind, language) for kind in layout.types)
 
 
 _opened: weakref.WeakSet[Device] = weakref.WeakSet()

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from halgpu import errors
 from halgpu.devices import cache, ptx
 from halgpu.devices.base import Kernel, KernelLayout, Program
+from halgpu.devices.constants import ConstantType, Passed, Scalar, size
 from halgpu.devices.cuda_queue import Queue, mapped
 from halgpu.devices.memory import Memory
 
@@ -27,7 +29,9 @@ CUDA_C: Final = "cuda-c"
 
 PLAIN_SHARED_MEMORY: Final = 48 << 10
 """Bytes of shared memory that a kernel has without asking (CUDA C++ Programming Guide, "Shared memory")."""
-MAXIMUM_MODULE_BYTES: Final = 1 << 30
+POINTER_ALIGNMENT: Final = 16
+"""Bytes: what vectors of 128 bits need, CUDA's largest. A kernel that loads one from elsewhere takes the whole context
+with it, so bindings that begin elsewhere are staged (staging.py)."""
 
 # CUresult of the driver's compiler, and what it means to the user.
 _NEWER: Final = 222  # CUDA_ERROR_UNSUPPORTED_PTX_VERSION
@@ -105,33 +109,53 @@ def load_error(device: CudaDevice, said: ptx.Ptx, error: Any) -> errors.Error:
 # -- the check of what was compiled --------------------------------------------------------------------
 
 
-def argument_sizes(layout: KernelLayout) -> list[int]:
-    """Return the bytes of each argument that a kernel of ``layout`` takes, in order."""
-    if layout.passing == "pointers":
-        return [8] * len(layout.bindings) + [4] * layout.constants
-    return [8] * layout.pointers + [layout.parameter_bytes] * bool(layout.parameter_bytes)
+POINTER: Final = "a pointer"
+STRUCTURE: Final = "a structure"
+
+
+def arguments(layout: KernelLayout) -> list[tuple[int, ConstantType | str]]:
+    """Return bytes and kind of each argument that a kernel of ``layout`` takes, in order."""
+    pointers: list[tuple[int, ConstantType | str]] = [(8, POINTER)] * layout.pointers
+    if layout.types is not None:
+        return [*((size(kind, CUDA_C), kind) for kind in layout.types), *pointers]
+    if layout.addresses:
+        return [*pointers, *((4, "a constant") for _ in range(layout.constants))]
+    return pointers + [(layout.parameter_bytes, STRUCTURE)] * bool(layout.parameter_bytes)
 
 
 def check_entry(said: ptx.Ptx, layout: KernelLayout) -> None:
     """Raise InvalidArgument unless PTX has a kernel of that name that takes what the layout says."""
-    if layout.checks is not None:
+    if layout.lengths:
         raise errors.Incompatible(f"kernel {layout.name!r} checks its accesses, which CUDA kernels cannot")
     entry = said.entries.get(layout.name)
     if entry is None:
         raise _missing(said, layout)
-    expected, found = argument_sizes(layout), entry.parameters
+    expected, found = arguments(layout), entry.parameters
     if len(found) != len(expected):
         raise errors.InvalidArgument(
             f"kernel {layout.name!r} takes {len(found)} arguments; its layout has {len(layout.bindings)} bindings "
-            f"and {layout.constants} constants, which makes {len(expected)}"
+            f"and {_constants(layout)} constants, which makes {len(expected)}"
         )
-    for index, (size, parameter) in enumerate(zip(expected, found, strict=True)):
-        if parameter.size != size:
+    for index, ((length, kind), parameter) in enumerate(zip(expected, found, strict=True)):
+        if parameter.size != length or not _agree(kind, parameter):
             raise errors.InvalidArgument(
                 f"kernel {layout.name!r}: argument {index} is {parameter.text}, {parameter.size} bytes; "
-                f"its layout has {size} bytes there"
+                f"its layout has {kind} of {length} bytes there"
             )
     _check_block(entry, layout)
+
+
+def _constants(layout: KernelLayout) -> int:
+    return layout.constants if layout.types is None else len(layout.types)
+
+
+def _agree(kind: ConstantType | str, parameter: ptx.Parameter) -> bool:
+    """Whether a parameter of the right size can be of that kind; PTX need not say whether it is a float or pointer."""
+    if kind == POINTER:
+        return parameter.kind != "f"
+    if isinstance(kind, Scalar):
+        return not parameter.pointer and (parameter.kind == "b" or (parameter.kind == "f") == kind.is_float)
+    return not parameter.pointer
 
 
 def _missing(said: ptx.Ptx, layout: KernelLayout) -> errors.Error:
@@ -161,6 +185,8 @@ def _check_block(entry: ptx.Entry, layout: KernelLayout) -> None:
 class CudaKernel(Kernel):
     """A loaded CUDA kernel."""
 
+    language = CUDA_C
+
     def __init__(self, device: CudaDevice, layout: KernelLayout, module: Module) -> None:
         super().__init__(device, layout)
         self._module = module
@@ -169,8 +195,9 @@ class CudaKernel(Kernel):
         self._errors = device.cuda.errors
         self._launch = device.cuda.driver.launchKernel
         self._block = layout.workgroup_size
-        self._offsets = layout.passing == "packed"
-        self._shared = layout.local_memory
+        packed = layout.passing == "packed"
+        self._shared = 0 if packed else layout.local_memory
+        self.pointer_alignment = 1 if packed else POINTER_ALIGNMENT
         self._function = self._found()
         self._check()
         self._arguments = Arguments(layout)
@@ -190,7 +217,7 @@ class CudaKernel(Kernel):
         x, y, z = layout.workgroup_size
         try:
             most = driver.funcGetAttribute(_MAX_THREADS, self._function)
-            shared = driver.funcGetAttribute(_SHARED_SIZE, self._function) + layout.local_memory
+            shared = driver.funcGetAttribute(_SHARED_SIZE, self._function) + self._shared
             for what, found, limit in (
                 ("work-items in a workgroup", x * y * z, most),
                 ("bytes of local memory", shared, self._device.capabilities.local_memory),
@@ -201,7 +228,7 @@ class CudaKernel(Kernel):
                         f"it may have {limit}"
                     )
             if shared > PLAIN_SHARED_MEMORY:
-                driver.funcSetAttribute(self._function, _MAX_DYNAMIC_SHARED_SIZE, layout.local_memory)
+                driver.funcSetAttribute(self._function, _MAX_DYNAMIC_SHARED_SIZE, self._shared)
         except self._errors as error:
             raise self._device.error(f"prepare kernel {layout.name!r}", error) from error
 
@@ -243,32 +270,59 @@ class Arguments:
     """A kernel's arguments in memory, and at ``address`` their addresses one after the other, as cuLaunchKernel wants
     them; it has read them when it returns (CUDA Driver API)."""
 
-    __slots__ = ("_buffer", "_lengths", "_pack", "_packed", "_pointers", "address")
+    __slots__ = (
+        "_constants",
+        "_data",
+        "_native",
+        "_pack",
+        "_packed",
+        "_pieces",
+        "_slots",
+        "_words",
+        "address",
+    )
 
     def __init__(self, layout: KernelLayout) -> None:
-        sizes = argument_sizes(layout)
+        sizes = [length for length, _ in arguments(layout)]
+        self._slots = _slots(layout, sizes)
         self._packed = layout.passing == "packed"
-        self._lengths = layout.lengths
-        packed = f"{layout.parameter_longs}Q{layout.constants}I"
-        words = packed if self._packed else "I4x" * layout.constants
-        self._pack = struct.Struct(f"={len(layout.bindings)}Q{words}").pack_into
-        self._buffer = ctypes.create_string_buffer(8 * len(sizes) + layout.parameter_bytes + 8)
-        base = ctypes.addressof(self._buffer)
-        # Each argument begins at a multiple of 8; the packed structure is the last.
-        self._pointers = (ctypes.c_void_p * max(len(sizes), 1))(*(base + 8 * n for n in range(len(sizes))))
-        self.address = ctypes.addressof(self._pointers)
+        self._pieces = None if layout.types is None else Passed(layout.types, CUDA_C).pieces
+        self._words: tuple[int, ...] | None = None
+        self._constants = len(layout.types or ())
+        words = f"{layout.parameter_longs}Q{layout.constants}I" if self._packed else "I4x" * layout.constants
+        self._pack = struct.Struct(
+            f"={len(layout.bindings)}Q{'' if layout.types is not None else words}"
+        ).pack_into
+        self._data = bytearray(self._slots[-1] + max(sizes, default=0) + 8)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._data))
+        self._native = (ctypes.c_void_p * len(self._slots))(*(base + slot for slot in self._slots))
+        self.address = ctypes.addressof(self._native)
 
     def set(
         self, addresses: list[int], offsets: list[int], lengths: list[int], constants: tuple[int, ...]
     ) -> None:
         """Set all of them, for the next launch."""
         if self._packed:
-            if self._lengths:
-                offsets = offsets + lengths
-            self._pack(self._buffer, 0, *addresses, *offsets, *constants)
-        else:
-            starts = [address + offset for address, offset in zip(addresses, offsets, strict=True)]
-            self._pack(self._buffer, 0, *starts, *constants)
+            self._pack(self._data, 0, *addresses, *offsets, *constants)
+            return
+        starts = map(int.__add__, addresses, offsets)
+        if self._pieces is None:
+            self._pack(self._data, 0, *starts, *constants)
+            return
+        if constants != self._words:
+            for slot, piece in zip(self._slots, self._pieces(constants), strict=False):
+                self._data[slot : slot + len(piece)] = piece
+            self._words = constants
+        self._pack(self._data, self._slots[self._constants], *starts)
+
+
+def _slots(layout: KernelLayout, sizes: Sequence[int]) -> list[int]:
+    """Where each argument begins, and one more: at a multiple of 8, or of 16 where it may be a vector of CUDA's."""
+    slots = [0]
+    for index, length in enumerate(sizes):
+        step = 16 if layout.types is not None and index < len(layout.types) else 8
+        slots.append(slots[-1] + -(-length // step) * step)
+    return slots
 
 
 # -- CUDA C --------------------------------------------------------------------------------------------

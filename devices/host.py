@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from halgpu.devices.base import Capabilities, Device, DeviceInfo, Kernel, KernelLayout, Program
+from halgpu.devices.constants import Passed
 from halgpu.devices.hostmemory import POOLED, Pages, fill, pages, total
 from halgpu.devices.memory import Block, Memory
 from halgpu.errors import InvalidArgument, NotFound, ResourceExhausted
@@ -96,13 +97,15 @@ class HostBlock:
 class HostKernel(Kernel):
     """A Python function called once a dispatch, at once.
 
-    It is called as ``function(workgroups, constants, bindings)``: three counts, unsigned 32-bit ints, and one
-    writable ``B`` memoryview of the bound range a binding. What it raises comes out of ``dispatch``.
+    It is called as ``function(workgroups, constants, bindings)``: three counts, unsigned 32-bit ints or, where
+    the layout has types, values of those, and one writable ``B`` memoryview of the bound range a binding. What it
+    raises comes out of ``dispatch``.
     """
 
     def __init__(self, device: Device, layout: KernelLayout, function: Callable[..., None]) -> None:
         super().__init__(device, layout)
         self._function = function
+        self._typed_values = None if layout.types is None else Passed(layout.types, self.language).values
 
     def launch(
         self, workgroups: tuple[int, int, int], constants: tuple[int, ...], memories: list[Memory],
@@ -110,7 +113,9 @@ class HostKernel(Kernel):
     ) -> None:  # fmt: skip
         ranges = zip(memories, offsets, lengths, strict=True)
         views = [memory.handle[offset : offset + length] for memory, offset, length in ranges]
-        self._function(workgroups, constants, views)
+        self._function(
+            workgroups, constants if self._typed_values is None else self._typed_values(constants), views
+        )
 
 
 class HostDevice(Device):

@@ -16,9 +16,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from halgpu import errors
-from halgpu.devices.base import KernelLayout, Program
+from halgpu.devices.base import Kernel, KernelLayout, Program
 from halgpu.devices.opencl_checked import kernel_class
-from halgpu.devices.opencl_programs import Built, OpenCLKernel, build_program, check_kernel
+from halgpu.devices.opencl_plain import PlainKernel, check_plain
+from halgpu.devices.opencl_programs import Built, build_program, check_kernel
 
 if TYPE_CHECKING:
     from halgpu.devices.opencl import OpenCLDevice
@@ -33,10 +34,10 @@ _NOT_FOR_MACROS: Final = re.compile(
 )
 
 
-def build_all(device: OpenCLDevice, programs: Sequence[Program]) -> list[tuple[OpenCLKernel, ...]]:
+def build_all(device: OpenCLDevice, programs: Sequence[Program]) -> list[tuple[Kernel, ...]]:
     """Return each program's kernels; raises what building the first of those that fail raises alone."""
     groups = _groups(programs) if device.quirks.one_program else []
-    joined: dict[int, tuple[OpenCLKernel, ...]] = {}
+    joined: dict[int, tuple[Kernel, ...]] = {}
     for group in groups:
         with suppress(errors.Error):  # built alone below, where the error names the right program and line
             joined.update(_build_joined(device, group))
@@ -48,11 +49,9 @@ def build_all(device: OpenCLDevice, programs: Sequence[Program]) -> list[tuple[O
 # -- side by side --------------------------------------------------------------------------------------
 
 
-def _side_by_side(
-    device: OpenCLDevice, programs: Sequence[tuple[int, Program]]
-) -> list[tuple[OpenCLKernel, ...]]:
+def _side_by_side(device: OpenCLDevice, programs: Sequence[tuple[int, Program]]) -> list[tuple[Kernel, ...]]:
     return [
-        tuple(_kernel(device, native, layout) for layout in program.layouts)
+        tuple(_kernel(device, native, program, layout) for layout in program.layouts)
         for native, (_, program) in zip(_natives(device, programs), programs, strict=True)
     ]
 
@@ -112,7 +111,9 @@ def _counted(device: OpenCLDevice, built: Built) -> Any:
     return built.native
 
 
-def _kernel(device: OpenCLDevice, native: Any, layout: KernelLayout, suffix: str = "") -> OpenCLKernel:
+def _kernel(
+    device: OpenCLDevice, native: Any, program: Program, layout: KernelLayout, suffix: str = ""
+) -> Kernel:
     try:
         kernel = device.cl.Kernel(native, layout.name + suffix)
     except device.cl.Error as error:
@@ -120,6 +121,9 @@ def _kernel(device: OpenCLDevice, native: Any, layout: KernelLayout, suffix: str
         raise errors.InvalidArgument(
             f"the program has no kernel {layout.name!r}; it has: {names or 'none'}"
         ) from error
+    if layout.passing == "plain":
+        check_plain(device, program, layout, kernel)
+        return PlainKernel(device, layout, kernel)
     check_kernel(device, layout, kernel)
     return kernel_class(layout)(device, layout, kernel)
 
@@ -138,10 +142,10 @@ def _groups(programs: Sequence[Program]) -> list[Group]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _build_joined(device: OpenCLDevice, group: Group) -> dict[int, tuple[OpenCLKernel, ...]]:
+def _build_joined(device: OpenCLDevice, group: Group) -> dict[int, tuple[Kernel, ...]]:
     native = _counted(device, build_program(device, join([program for _, program in group])))
     return {
-        index: tuple(_kernel(device, native, layout, _suffix(part)) for layout in program.layouts)
+        index: tuple(_kernel(device, native, program, layout, _suffix(part)) for layout in program.layouts)
         for part, (index, program) in enumerate(group)
     }
 

@@ -82,13 +82,19 @@ class OpenCLKernel(Kernel):
 
 def check_kernel(device: OpenCLDevice, layout: KernelLayout, native: Any) -> None:
     """Raise unless the compiled kernel takes what the layout says and fits the device."""
-    info = device.cl.kernel_work_group_info
     expected = layout.pointers + bool(layout.parameter_bytes)
     if native.num_args != expected:
         raise errors.InvalidArgument(
             f"kernel {layout.name!r} takes {native.num_args} arguments; its layout has {len(layout.bindings)} "
             f"bindings and {layout.parameter_bytes} bytes of parameters, which makes {expected}"
         )
+    check_limits(device, layout, native)
+    _check_arguments(device, layout, native)
+
+
+def check_limits(device: OpenCLDevice, layout: KernelLayout, native: Any, more_local: int = 0) -> None:
+    """Raise unless the compiled kernel fits the layout's workgroup and the device, with ``more_local`` bytes."""
+    info = device.cl.kernel_work_group_info
     compiled = tuple(native.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device.native))
     if any(compiled) and compiled != layout.workgroup_size:
         raise errors.InvalidArgument(
@@ -98,14 +104,13 @@ def check_kernel(device: OpenCLDevice, layout: KernelLayout, native: Any) -> Non
     x, y, z = layout.workgroup_size
     for what, found, limit in (
         ("work-items in a workgroup", x * y * z, native.get_work_group_info(info.WORK_GROUP_SIZE, device.native)),
-        ("bytes of local memory", native.get_work_group_info(info.LOCAL_MEM_SIZE, device.native),
+        ("bytes of local memory", native.get_work_group_info(info.LOCAL_MEM_SIZE, device.native) + more_local,
          device.capabilities.local_memory),
     ):  # fmt: skip
         if found > limit:
             raise errors.Incompatible(
                 f"kernel {layout.name!r} has {found} {what}; compiled for {device.uri} it may have {limit}"
             )
-    _check_arguments(device, layout, native)
 
 
 def _check_arguments(device: OpenCLDevice, layout: KernelLayout, native: Any) -> None:

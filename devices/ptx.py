@@ -26,10 +26,16 @@ _THREADS: Final = re.compile(r"\.(maxntid|reqntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a kernel: its size in bytes, and how PTX declares it, such as ``".u64"`` or ``".b8[24]"``."""
+    """A parameter of a kernel.
+
+    ``size`` is in bytes, ``text`` how PTX declares it, such as ``".u64"`` or ``".b8[24]"``, ``kind`` the letter of
+    that: ``"u"``, ``"s"``, ``"f"``, or ``"b"`` for bits of any kind. ``pointer``: it says that it is one (``.ptr``).
+    """
 
     size: int
     text: str
+    kind: str
+    pointer: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +112,5 @@ def _entry(match: re.Match[str]) -> Entry:
 def _parameter(match: re.Match[str]) -> Parameter:
     count = match["count"]
     size = int(match["bits"]) // 8 * int(count or 1)
-    return Parameter(size, f".{match['type']}{match['bits']}" + (f"[{count}]" if count else ""))
+    text = f".{match['type']}{match['bits']}" + (f"[{count}]" if count else "")
+    return Parameter(size, text, match["type"], match["pointer"] is not None)

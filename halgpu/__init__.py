@@ -24,17 +24,25 @@ if TYPE_CHECKING:
     from halgpu.compiler.driver import compile as compile
     from halgpu.default_device import open_device as open_device
     from halgpu.devices.base import Device as Device
+    from halgpu.devices.constants import Struct as Struct
+    from halgpu.devices.layout import BindingLayout as BindingLayout
+    from halgpu.devices.layout import KernelLayout as KernelLayout
     from halgpu.devices.registry import list_devices as list_devices
+    from halgpu.devices.sources import kernels as kernels
     from halgpu.errors import Error as Error
     from halgpu.tracing import trace as trace
 
 _HOMES = {
+    "BindingLayout": "halgpu.devices.layout",
     "BufferView": "halgpu.buffer_view",
     "Device": "halgpu.devices.base",
     "Error": "halgpu.errors",
     "Function": "halgpu.api",
+    "KernelLayout": "halgpu.devices.layout",
     "Module": "halgpu.api",
+    "Struct": "halgpu.devices.constants",
     "compile": "halgpu.compiler.driver",
+    "kernels": "halgpu.devices.sources",
     "list_devices": "halgpu.devices.registry",
     "load": "halgpu.api",
     "open_device": "halgpu.default_device",

@@ -20,9 +20,25 @@ def _vulkan_spirv() -> Loader:
     return VulkanSpirvLoader()
 
 
-_GETTERS: Final[dict[str, Callable[[], Loader]]] = {"vulkan-spirv-fb": _vulkan_spirv}
+def _opencl_c() -> Loader:
+    from halgpu.executables import opencl_c
+
+    return opencl_c.loader()
+
+
+def _cuda_c() -> Loader:
+    from halgpu.executables import cuda_c
+
+    return cuda_c.loader()
+
+
+_GETTERS: Final[dict[str, Callable[[], Loader]]] = {
+    "vulkan-spirv-fb": _vulkan_spirv,
+    "opencl-c": _opencl_c,
+    "cuda-c": _cuda_c,
+}
 _TARGETS: Final = {"vulkan-spirv-fb": "vulkan"}
-"""What --iree-hal-target-device= of iree-compile has to be for a format."""
+"""What --iree-hal-target-device= of iree-compile has to be for a format; the others are written by hand."""
 _loaders: dict[str, Loader] = {}
 
 
@@ -63,8 +79,9 @@ def remedy(device: Device) -> str:
 
 
 def compiler_flag(formats: Sequence[str]) -> str:
-    """The flag of iree-compile that makes kernels of the first of ``formats``."""
-    return f"--iree-hal-target-device={_TARGETS[formats[0]]}"
+    """The flag of iree-compile that makes kernels of the first of ``formats`` that it knows."""
+    compiled = [format for format in formats if format in _TARGETS]
+    return f"--iree-hal-target-device={_TARGETS[compiled[0]]}"
 
 
 def load(

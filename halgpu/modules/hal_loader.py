@@ -105,7 +105,7 @@ class HalLoader(NativeModule):
             if type(source) is not Storage:
                 return self._dispatch_staged(kernel, (x, y, z), constants, bindings)
             bound.append((source.buffer, offset, length))
-        return kernel.dispatch((x, y, z), constants, bound)
+        return kernel.dispatch_words((x, y, z), constants, bound)
 
     def _dispatch_staged(
         self, kernel: Kernel, workgroups: tuple[int, int, int], constants: tuple[int, ...],
@@ -121,7 +121,7 @@ class HalLoader(NativeModule):
             bound.append((target, offset, length))
             if may_write and buffer in copies:
                 written.append((buffer, target, offset, length))
-        kernel.dispatch(workgroups, constants, bound)
+        kernel.dispatch_words(workgroups, constants, bound)
         for buffer, target, offset, length in written:
             buffer.write_view()[offset : offset + length] = target.read()[offset : offset + length]
 

@@ -43,7 +43,7 @@ PTX = """
 }}
 """
 LAYOUT = KernelLayout(
-    "double_all", 1, (BindingLayout("read", 4), BindingLayout("write", 4)), (32, 1, 1), passing="pointers"
+    "double_all", 1, (BindingLayout("read", 4), BindingLayout("write", 4)), (32, 1, 1), addresses=True
 )
 
 
@@ -76,19 +76,19 @@ def open_gpu(gpus: fake_cupy.Gpus, index: int = 0, options: dict[str, str] | Non
 
 def ran(device: cuda.CudaDevice, program: Program) -> list[int]:
     (kernel,) = device.build(program)
-    with device.allocator.allocate(16) as source, device.allocator.allocate(24) as target:
+    with device.allocator.allocate(16) as source, device.allocator.allocate(32) as target:
         source.update(np.arange(4, dtype=np.int32))
         target.fill(0, None, b"\xff")
-        kernel.dispatch(1, [4], [(source, 0, 16), (target, 8, 16)])
+        kernel.dispatch(1, [4], [(source, 0, 16), (target, 16, 16)])
         return np.frombuffer(target.read(), np.int32).tolist()
 
 
 def test_a_kernel_gets_addresses_in_order_and_then_constants(gpus: fake_cupy.Gpus) -> None:
     device = open_gpu(gpus)
-    assert ran(device, program()) == [-1, -1, 0, 2, 4, 6]
+    assert ran(device, program()) == [-1, -1, -1, -1, 0, 2, 4, 6]
     (launch,) = gpus.launches
     source, target = (struct.unpack("<Q", data)[0] for data in launch.arguments[:2])
-    assert (target - 8) % 256 == source % 256 == 0
+    assert (target - 16) % 256 == source % 256 == 0
     assert launch.arguments[2] == struct.pack("<I", 4)
     assert (launch.grid, launch.block, launch.shared) == ((1, 1, 1), (32, 1, 1), 0)
 
@@ -216,7 +216,7 @@ def test_a_device_works_in_a_thread_that_never_saw_it(gpus: fake_cupy.Gpus) -> N
     )
     thread.start()
     thread.join()
-    assert found == [([-1, -1, 0, 2, 4, 6], 0)]
+    assert found == [([-1, -1, -1, -1, 0, 2, 4, 6], 0)]
 
 
 def test_modules_load_on_each_gpu(gpus: fake_cupy.Gpus) -> None:
@@ -397,12 +397,12 @@ def test_ptx_that_the_driver_refuses(gpus: fake_cupy.Gpus, monkeypatch: pytest.M
         (
             {"bindings": (BindingLayout(),) * 3, "constants": 0},
             InvalidArgument,
-            "argument 2 is .b32, 4 bytes; its layout has 8 bytes there",
+            "argument 2 is .b32, 4 bytes; its layout has a pointer of 8 bytes there",
         ),
         (
-            {"passing": "packed"},
+            {"addresses": False},
             InvalidArgument,
-            "argument 2 is .b32, 4 bytes; its layout has 24 bytes there",
+            "argument 2 is .b32, 4 bytes; its layout has a structure of 24 bytes there",
         ),
         ({"workgroup_size": (64, 1, 1)}, InvalidArgument, "compiled for up to 32 work-items in a workgroup"),
         ({"workgroup_size": (2048, 1, 1)}, Incompatible, "has 2048 workgroup size x; cuda:0 allows 1024"),
@@ -426,7 +426,16 @@ def test_an_exact_workgroup_size_is_exact(gpus: fake_cupy.Gpus) -> None:
 
 def test_shared_memory_beyond_what_all_have_is_asked_for(gpus: fake_cupy.Gpus) -> None:
     device = open_gpu(gpus)
-    assert ran(device, program(layouts=(replace(LAYOUT, local_memory=64 << 10),))) == [-1, -1, 0, 2, 4, 6]
+    assert ran(device, program(layouts=(replace(LAYOUT, local_memory=64 << 10),))) == [
+        -1,
+        -1,
+        -1,
+        -1,
+        0,
+        2,
+        4,
+        6,
+    ]
     assert gpus.launches[-1].shared == 64 << 10
     (function,) = gpus.kernels.values()
     assert function.attributes[8] == 64 << 10
@@ -450,7 +459,7 @@ extern "C" __global__ void double_all(const int* source, int* target, uint count
 def test_cuda_c_is_compiled_once(gpus: fake_cupy.Gpus) -> None:
     device = open_gpu(gpus)
     for _ in range(2):
-        assert ran(device, program(language="cuda-c", source=CUDA_C)) == [-1, -1, 0, 2, 4, 6]
+        assert ran(device, program(language="cuda-c", source=CUDA_C)) == [-1, -1, -1, -1, 0, 2, 4, 6]
     assert gpus.nvrtc.compiled == 1
     found = device.statistics
     assert (found.programs_compiled, found.programs_cached) == (1, 1)

@@ -197,7 +197,11 @@ def test_constants_are_checked(
     [
         (None, InvalidArgument, "binding 2 is null"),
         ((None, 0, 16), InvalidArgument, "binding 2 is null"),
-        (5, InvalidArgument, "binding 2 must be (buffer, offset, length), found 5"),
+        (
+            5,
+            InvalidArgument,
+            "binding 2 must be a buffer, a buffer view or (buffer, offset, length), found 5",
+        ),
         ((1, 2, 3), InvalidArgument, "binding 2 must be a device buffer, found int"),
         (("good", 0.0, 16), InvalidArgument, "binding 2"),
         (("good", -4, 16), OutOfRange, "binding 2: 16 bytes at offset -4 do not fit a buffer of 64 bytes"),
