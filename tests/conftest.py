@@ -19,6 +19,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 TARGETS = {
     "vulkan": ("--iree-hal-target-device=vulkan",),
+    "cuda": ("--iree-hal-target-device=cuda",),
     "llvm-cpu": (
         "--iree-hal-target-device=local",
         "--iree-hal-local-target-device-backends=llvm-cpu",

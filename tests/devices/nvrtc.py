@@ -33,17 +33,21 @@ def nvrtc() -> Nvrtc:
     return Nvrtc(ctypes.CDLL(str(library)))
 
 
-def assemble(ptx: str, target: str, folder: Path) -> str:
-    """What ptxas says to PTX for a GPU, empty when all is well; skips the test where it is not installed."""
-    ptxas = _find("ptxas")
-    if ptxas is None:
+def ptxas() -> Path:
+    """The assembler; skips the test where it is not installed."""
+    found = _find("ptxas")
+    if found is None:
         pytest.skip("ptxas is not installed: pip install nvidia-cuda-nvcc-cu12")
+    return found
+
+
+def assemble(ptx: str, target: str, folder: Path) -> str:
+    """What ptxas says to PTX for a GPU; empty when all is well."""
     (folder / "kernels.ptx").write_text(ptx)
     done = subprocess.run(
-        [ptxas, f"--gpu-name={target}", str(folder / "kernels.ptx"), "-o", str(folder / "kernels.cubin")],
+        [ptxas(), f"--gpu-name={target}", str(folder / "kernels.ptx"), "-o", str(folder / "kernels.cubin")],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert (done.returncode == 0) == (folder / "kernels.cubin").exists()
     return done.stderr if done.returncode else ""
 
 
