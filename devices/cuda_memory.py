@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,8 +35,8 @@ class CudaMemory(Memory):
         self.device = device
         self.queue: Queue = device.queue
         self.capacity = capacity or byte_length
-        self.foreign = False
-        """Other streams than the legacy default one may use it (cuda_sharing.py)."""
+        self.foreign: weakref.ref[Any] | None = None
+        """Of what is held while streams that the default stream does not wait for may use it (cuda_sharing.py)."""
         self._view: memoryview | None = None
         if block is None:
             self.address = self._allocated()
@@ -48,7 +49,7 @@ class CudaMemory(Memory):
             self.address, self._mirror, self._upload = block.address, block.mirror, block.upload
             self.used = block.used
             self.foreign = block.foreign
-        if self.foreign:
+        if self.foreign is not None:
             self.end_foreign_use()
 
     def _allocated(self) -> int:
@@ -63,7 +64,10 @@ class CudaMemory(Memory):
         return self.address
 
     def end_foreign_use(self) -> None:
-        """Wait for all streams: one of them, nobody knows which any more, may still use the memory."""
+        """Wait for all streams, of which one may still use the memory, once nobody holds it any more."""
+        if self.foreign is None or self.foreign() is not None:
+            return  # what is held is never written
+        self.foreign = None
         try:
             with self.queue.current():
                 self.device.cuda.runtime.deviceSynchronize()
@@ -142,7 +146,7 @@ class CudaMemory(Memory):
 
     def _start(self) -> int | None:
         """Before a command on this memory."""
-        if self.foreign:
+        if self.foreign is not None:
             self.end_foreign_use()
         return self.queue.start()
 
@@ -189,8 +193,6 @@ class CudaMemory(Memory):
         try:
             with queue.current():
                 source.used = queue.enqueued + 1
-                if source.foreign:
-                    source.end_foreign_use()
                 start = self._start()
                 if source is self and abs(source_offset - offset) < length:
                     # cudaMemcpy: "the memory areas may not overlap".

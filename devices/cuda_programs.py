@@ -243,7 +243,7 @@ class CudaKernel(Kernel):
         addresses: list[int] = []
         for memory in memories:
             memory.used = used  # type: ignore[attr-defined]  # all memories are CudaMemory
-            if memory.foreign:  # type: ignore[attr-defined]
+            if memory.foreign is not None:  # type: ignore[attr-defined]
                 memory.end_foreign_use()  # type: ignore[attr-defined]
             addresses.append(memory.address)  # type: ignore[attr-defined]
         self._arguments.set(addresses, offsets, lengths, constants)

@@ -181,10 +181,10 @@ class Queue:
 
     # -- events ----------------------------------------------------------------------------------------
 
-    def mark(self) -> Mark:
-        """A point in the stream that can be waited for. With the context current."""
+    def mark(self, stream: int | None = None) -> Mark:
+        """A point in the stream, or in another one, that can be waited for. With the context current."""
         event = self._events.pop() if self._events else self._new_event()
-        self.cuda.runtime.eventRecord(event, self.stream)
+        self.cuda.runtime.eventRecord(event, self.stream if stream is None else stream)
         return Mark(self, event)
 
     def _new_event(self) -> int:
@@ -224,20 +224,20 @@ class Queue:
 class Mark:
     """A point in a stream."""
 
-    __slots__ = ("_event", "_events", "_wait")
+    __slots__ = ("_events", "_wait", "event")
 
     def __init__(self, queue: Queue, event: int) -> None:
         self._wait = queue.cuda.runtime.eventSynchronize
         self._events = queue._events
-        self._event = event
+        self.event = event
 
     def wait(self) -> None:
         """Wait for all work enqueued before it. With the context current."""
-        self._wait(self._event)
+        self._wait(self.event)
 
     def __del__(self) -> None:
-        # Recorded again, an event stands for the new point only.
-        self._events.append(self._event)
+        # Recorded again, an event stands for the new point; who waits on a device waits for the old.
+        self._events.append(self.event)
 
 
 class PinnedBytes:

@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,7 @@ class Runtime:
     streamDefault, streamNonBlocking = 0, 1
     eventDefault, eventDisableTiming = 0, 2
     hostAllocDefault = 0
+    memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice = range(3)
 
     def __init__(self, gpus: Gpus) -> None:
         self._gpus = gpus
@@ -277,6 +279,12 @@ class Runtime:
             gpus.synchronize(device)
             del gpus.blocks[address]
             gpus.bases.remove(address)
+
+    def pointerGetAttributes(self, address: int) -> Any:
+        for base, (device, data) in self._gpus.blocks.items():
+            if base <= address < base + len(data):
+                return SimpleNamespace(device=device, type=self.memoryTypeDevice)
+        return SimpleNamespace(device=-2, type=self.memoryTypeUnregistered)
 
     def hostAlloc(self, size: int, flags: int) -> int:
         with self._gpus.lock:
