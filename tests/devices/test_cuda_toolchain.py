@@ -49,27 +49,50 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> cuda.CudaDevice:
 
 
 def compiled(source: str) -> ptx.Ptx:
+    return ptx.parse(compiled_text(source))
+
+
+def compiled_text(source: str) -> str:
     real = nvrtc.nvrtc()
     made = real.createProgram(source, "kernels.cu", (), ())
     try:
         real.compileProgram(made, (f"--gpu-architecture={architecture(real, 89)}",))
-        return ptx.parse(real.getPTX(made).decode())
+        return real.getPTX(made).decode()
     finally:
         real.destroyProgram(made)
 
 
-def test_the_kernels_of_the_matrix_are_cuda_c(tmp_path: Path) -> None:
-    """Which the devices of a machine with a GPU are tested with."""
-    spec = importlib.util.spec_from_file_location("matrix", HERE.parent / "matrix" / "conftest.py")
+def module_of(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"matrix_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
-    matrix = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(matrix)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_kernels_of_the_matrix_are_cuda_c(tmp_path: Path) -> None:
+    """Which the devices of a machine with a GPU are tested with."""
+    matrix = module_of(HERE.parent / "matrix" / "conftest.py")
     program = matrix.program("cuda-c", [*matrix.KERNELS])
     said = compiled(program.source)
     assert [*said.entries] == [layout.name for layout in program.layouts]
     for layout in program.layouts:
         check_entry(said, layout)
+
+
+@pytest.mark.parametrize("kind", ["char", "float", "double"])
+def test_the_matrix_reads_at_odd_addresses_byte_by_byte(kind: str) -> None:
+    """A plain load there would take the whole context with it."""
+    matrix = module_of(HERE.parent / "matrix" / "conftest.py")
+    source = (
+        (HERE.parent / "matrix" / "test_dispatch.py").read_text().split('NEGATE = """')[1].split('"""')[0]
+    )
+    text = compiled_text(matrix.CUDA_PRELUDE + source.format(type=kind))
+    assert [*ptx.parse(text).entries] == ["negate"]
+    loads = {line.split()[0] for line in text.splitlines() if line.strip().startswith("ld.global")}
+    assert loads
+    assert all(load.endswith(("u8", "s8", "b8")) for load in loads), loads
 
 
 TYPES = {
