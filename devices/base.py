@@ -235,7 +235,7 @@ class Kernel(ABC):
         return dispatch.grid(self, workgroups)
 
     def _words(self, constants: Sequence[int]) -> tuple[int, ...]:
-        if len(constants) == self.layout.constants:
+        if type(constants) in (tuple, list) and len(constants) == self.layout.constants:
             for value in constants:
                 if type(value) is not int or not 0 <= value <= dispatch.U32_MAX:
                     break
@@ -244,7 +244,7 @@ class Kernel(ABC):
         return dispatch.constants(self, constants)
 
     def _typed(self, constants: Sequence[Any]) -> tuple[int, ...]:
-        if self._convert is not None and type(constants) is tuple:
+        if self._convert is not None and type(constants) in (tuple, list):
             try:
                 return self._convert(constants)
             except Exception:  # whatever struct raises for a wrong value; found out in words below

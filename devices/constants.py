@@ -297,17 +297,16 @@ def quick_converter(types: Sequence[ConstantType]) -> Converter | None:
 def to_words(kind: ConstantType, value: Any, what: str, language: str) -> bytes:
     """Return the words of one value, or raise what is wrong with it; ``what`` names kernel and constant."""
     numbers = _numbers(kind, value, what, language)
-    return b"".join(
-        _packed(leaf, number, what).ljust(4, b"\0")
-        for leaf, number in zip(leaves(kind), numbers, strict=True)
-    )
+    return b"".join(_packed(leaf, number, name).ljust(4, b"\0") for leaf, number, name in numbers)
 
 
-def _numbers(kind: ConstantType, value: Any, what: str, language: str) -> Iterator[Any]:
+def _numbers(kind: ConstantType, value: Any, what: str, language: str) -> Iterator[tuple[Scalar, Any, str]]:
+    """Each number of a value with its type and what to call it."""
     if isinstance(kind, Scalar):
-        yield value
+        yield kind, value, what
     elif isinstance(kind, Vector):
-        yield from _items(value, kind.count, f"{what} is {kind}, {kind.count} numbers")
+        for item in _items(value, kind.count, f"{what} is {kind}, {kind.count} numbers"):
+            yield kind.element, item, what
     else:
         for (name, field), item in zip(kind.fields, _fields(kind, value, what, language), strict=True):
             yield from _numbers(field, item, f"{what}, field {name!r}", language)

@@ -68,12 +68,24 @@ def grid(kernel: Kernel, workgroups: int | Sequence[int]) -> tuple[int, int, int
 
 def constants(kernel: Kernel, values: Sequence[Any]) -> tuple[int, ...]:
     """Return constants as unsigned 32-bit ints, or raise naming the one that is not."""
+    _require_sequence(kernel, values)
     expected = kernel.layout.constants
     if len(values) != expected:
         raise InvalidArgument(
             f"kernel {kernel.layout.name!r} takes {expected} constants, found {len(values)}"
         )
     return tuple(_constant(kernel, index, value) for index, value in enumerate(values))
+
+
+def _require_sequence(kernel: Kernel, values: Any) -> None:
+    if (
+        isinstance(values, str | bytes)
+        or not hasattr(values, "__len__")
+        or not hasattr(values, "__getitem__")
+    ):
+        raise InvalidArgument(
+            f"kernel {kernel.layout.name!r}: constants must be a sequence, such as a tuple; found {values!r}"
+        )
 
 
 def _constant(kernel: Kernel, index: int, value: Any) -> int:
@@ -91,10 +103,7 @@ def _constant(kernel: Kernel, index: int, value: Any) -> int:
 def typed_constants(kernel: Kernel, values: Any) -> tuple[int, ...]:
     """Return a plain kernel's constants as 32-bit words, or raise naming the one that does not fit its type."""
     types = kernel.layout.types or ()
-    if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
-        raise InvalidArgument(
-            f"kernel {kernel.layout.name!r}: constants must be a sequence, such as a tuple; found {values!r}"
-        )
+    _require_sequence(kernel, values)
     if len(values) != len(types):
         listed = f" ({', '.join(map(str, types))})" if types else ""
         raise InvalidArgument(
@@ -122,6 +131,10 @@ _views: set[type] = set()
 
 def bindings(kernel: Kernel, given: Sequence[Any]) -> list[Any]:
     """Return what a caller from Python gave as (buffer, offset, length), its numbers ints; or raise."""
+    if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
+        raise InvalidArgument(
+            f"kernel {kernel.layout.name!r}: bindings must be a sequence, such as a tuple; found {given!r}"
+        )
     bound: list[Any] = []
     for item in given:
         kind = type(item)

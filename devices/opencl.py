@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -519,6 +520,9 @@ class OpenCLDevice(Device):
             self.queue = Queue(self.cl, uri, self.cl.CommandQueue(self.context, native))
         except self.cl.Error as error:
             raise self.error("open a context and a queue", error) from error
+        self.regions: WeakKeyDictionary[Memory, dict[int, Any]] = WeakKeyDictionary()
+        """Sub-buffers by offset. They go with their memory; what was enqueued with them keeps them as long as it needs
+        (OpenCL 1.2 5.4.1, clReleaseMemObject)."""
         self._memory = UnifiedMemory if unified else MirroredMemory
         self.pool.minimum = POOLED if unified else 0
 

@@ -7,7 +7,6 @@ alignment (CL_DEVICE_MEM_BASE_ADDR_ALIGN), which staging.py looks after.
 from __future__ import annotations
 
 import re
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from halgpu import errors
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
     from halgpu.devices.opencl import OpenCLDevice
 
 LANGUAGE: Final = "opencl-c"
-
-# Of an allocation, its sub-buffers by offset. They go with it: who enqueued work on them keeps them as long as
-# that needs (OpenCL 1.2 5.4.1, clReleaseMemObject).
-_regions: weakref.WeakKeyDictionary[Memory, dict[int, Any]] = weakref.WeakKeyDictionary()
 
 
 class PlainKernel(Kernel):
@@ -87,12 +82,17 @@ class PlainKernel(Kernel):
         self._words_set = words
 
     def _set_bindings(self, memories: list[Memory], offsets: list[int]) -> None:
-        serials, starts, used = self._serials, self._starts, self._queue.enqueued + 1
-        for index, memory in enumerate(memories):
+        used = self._queue.enqueued + 1
+        for memory in memories:
             memory.used = used  # type: ignore[attr-defined]  # all memories are OpenCLMemory
-            if memory.serial != serials[index] or offsets[index] != starts[index]:
-                self._native.set_arg(self._first + index, pointer(memory, offsets[index]))
-                serials[index], starts[index] = memory.serial, offsets[index]
+        serials = [memory.serial for memory in memories]
+        if serials == self._serials and offsets == self._starts:
+            return
+        known, self._serials = self._serials, [0] * len(serials)  # in case it fails half way
+        for index, memory in enumerate(memories):
+            if serials[index] != known[index] or offsets[index] != self._starts[index]:
+                self._native.set_arg(self._first + index, pointer(self._device, memory, offsets[index]))
+        self._serials, self._starts = serials, offsets
 
     def _forget_arguments(self) -> None:
         self._words_set = None
@@ -100,14 +100,22 @@ class PlainKernel(Kernel):
         self._serials = [0] * len(self._serials)
 
 
-def pointer(memory: Memory, offset: int) -> Any:
+def pointer(device: OpenCLDevice, memory: Memory, offset: int) -> Any:
     """What a kernel takes for a pointer to byte ``offset``: the allocation, or a sub-buffer from there to the end."""
     if not 0 < offset < memory.byte_length:  # no bytes are bound at the end
         return memory.handle
-    found = _regions.setdefault(memory, {})
+    found = device.regions.setdefault(memory, {})
     if offset not in found:
-        found[offset] = memory.handle.get_sub_region(offset, memory.byte_length - offset)
+        found[offset] = _sub_buffer(device, memory.handle, offset, memory.byte_length - offset)
     return found[offset]
+
+
+def _sub_buffer(device: OpenCLDevice, native: Any, offset: int, byte_length: int) -> Any:
+    # OpenCL 1.2 5.2.1: a sub-buffer has none. Imported memory (imported.py) may be one.
+    whole = native.get_info(device.cl.mem_info.ASSOCIATED_MEMOBJECT)
+    if whole is not None:
+        native, offset = whole, offset + native.get_info(device.cl.mem_info.OFFSET)
+    return native.get_sub_region(offset, byte_length)
 
 
 # What was compiled ------------------------------------------------------------------------------------

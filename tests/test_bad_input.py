@@ -135,7 +135,7 @@ def test_a_program_without_kernels_for_the_device(compile_mlir, examples, refuse
     line = refused(program, "--input=2xf32=1")
     assert "supported by the runtime, in module.__init (" in line
     assert line.endswith(
-        "): it offers embedded-elf-x86_64; opencl:0 runs vulkan-spirv-fb; "
+        "): it offers embedded-elf-x86_64; opencl:0 runs vulkan-spirv-fb, opencl-c; "
         "compile with --iree-hal-target-device=vulkan"
     )
     with pytest.raises(errors.Unavailable):

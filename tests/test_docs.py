@@ -89,6 +89,12 @@ def test_what_the_vm_page_shows_runs(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == printed
 
 
+def test_what_the_kernels_page_shows_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed = blocks((REPOSITORY / "docs" / "kernels.md").read_text())[:2]
+    exec(code, {})
+    assert capsys.readouterr().out == printed
+
+
 def test_what_the_profiling_page_shows_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

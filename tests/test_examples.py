@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -98,6 +101,25 @@ def test_counter_accumulates_and_a_new_context_starts_over(device, program, stoc
     assert np.asarray(again.add(x)).tobytes() == x.tobytes() == stock("counter", "add", x).tobytes()
     assert np.asarray(halgpu.load(program("counter"), device).add(x)).tobytes() == x.tobytes()
     assert np.asarray(module.add(x)).tobytes() == (total + x).tobytes()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_saxpy(device, examples):
+    command = [sys.executable, examples / "saxpy.py", device]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == str(2 * np.arange(8, dtype=np.float32) + 1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_custom_kernel_by_the_commands_that_it_shows(device, examples, tmp_path, capfd):
+    """What it prints, and that iree-compile itself says nothing against it."""
+    program = str(tmp_path / "custom_kernel.vmfb")
+    assert main(["compile", str(examples / "custom_kernel.mlir"), "-o", program, "--device=opencl"]) == 0
+    inputs = ["--input=2", "--input=3xf32=1 2 3", "--input=3xf32=10 20 30"]
+    assert main(["run", f"--module={program}", "--function=saxpy", *inputs, f"--device={device}"]) == 0
+    out, err = capfd.readouterr()
+    assert (out, err) == ("EXEC @saxpy\nresult[0]: hal.buffer_view\n3xf32=12 24 36\n", "")
 
 
 @pytest.mark.parametrize("device", DEVICES)

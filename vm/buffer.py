@@ -68,13 +68,14 @@ class Buffer:
     """A fixed-length range of bytes; made by the class methods, see the module's text."""
 
     __slots__ = (
-        "__weakref__", "_access", "_end", "_handle", "_memory", "_owner", "_source",
-        "byte_length", "reads", "writes",
+        "__weakref__", "_access", "_end", "_handle", "_memory", "_owner", "byte_length", "reads", "source",
+        "writes",
     )  # fmt: skip
 
     _access: int
     _memory: memoryview | None
-    _source: HostBytes | None
+    source: HostBytes | None
+    """The :class:`HostBytes` this buffer was initialized over, None for plain host memory. Only read."""
     _owner: object
     _end: Callable[[Any], None] | None
     _handle: Any
@@ -165,7 +166,7 @@ class Buffer:
         made._handle = made._owner = None
         made._access = access
         made._memory = memory
-        made._source = source
+        made.source = source
         writable: _Views
         if source is not None:
             made.byte_length = source.byte_length
@@ -181,11 +182,6 @@ class Buffer:
     def access(self) -> BufferAccess:
         """The access flags."""
         return BufferAccess(self._access)
-
-    @property
-    def source(self) -> HostBytes | None:
-        """The :class:`HostBytes` this buffer was initialized over, None for plain host memory."""
-        return self._source
 
     @property
     def released(self) -> bool:
@@ -225,7 +221,7 @@ class Buffer:
             raise errors.InvalidArgument(
                 f"fill length {length} must be a multiple of the pattern's length {len(pattern)}"
             )
-        if length == 0 or (self._source is not None and self._source.fill(offset, length, pattern)):
+        if length == 0 or (self.source is not None and self.source.fill(offset, length, pattern)):
             return
         view = self._writable()
         block = pattern * max(1, min(length, _CHUNK) // len(pattern))
@@ -246,7 +242,7 @@ class Buffer:
         self.check_range(offset, length)
         if length == 0:
             return
-        mine, other = self._source, source._source
+        mine, other = self.source, source.source
         if mine is not None and other is not None and mine.copy_from(other, source_offset, offset, length):
             return
         data = source._readable()[source_offset : source_offset + length]
@@ -275,7 +271,7 @@ class Buffer:
         if self.reads is _RELEASED:
             return
         self.reads = self.writes = _RELEASED
-        self._memory = self._source = self._owner = None
+        self._memory = self.source = self._owner = None
         end, self._end = self._end, None
         handle, self._handle = self._handle, None
         if end is not None:
@@ -314,16 +310,16 @@ class Buffer:
     def _readable(self) -> memoryview:
         if self._memory is not None:
             return self._memory
-        if self._source is None:
+        if self.source is None:
             _raise_released()
-        return self._source.read()
+        return self.source.read()
 
     def _writable(self) -> memoryview:
         self._check_mutable()
         if self._memory is not None:
             return self._memory
-        assert self._source is not None
-        return self._source.write()
+        assert self.source is not None
+        return self.source.write()
 
 
 # Typed views. Translated code loads with ``buffer.reads["i"][index]``; what may not be touched is a view that raises.

@@ -1,6 +1,6 @@
 """Lists what a program has, as iree-dump-module --output=metadata does, or shows what becomes of it.
 
---kernels  OpenCL C: what each kernel is translated to
+--kernels  OpenCL C: what each kernel is translated to, or its source where it is hand-written
 --python   Python: what each function is translated to
 """
 
@@ -60,8 +60,16 @@ def _kernels(data: Any, device: str | None) -> Iterator[str]:
 def _executables(module: ModuleDef, device: str | None) -> Iterator[str]:
     for found in programs.kernels(module):
         head = f"// rodata[{found.ordinal}]: {found.kind}, {len(found.data)} bytes\n"
-        translated = found.format == "vulkan-spirv-fb"
-        yield head + (_opencl_c(found.data, device) if translated else _not_translated())
+        yield head + _shown(found, device)
+
+
+def _shown(found: programs.Kernels, device: str | None) -> str:
+    if found.format == "vulkan-spirv-fb":
+        return _opencl_c(found.data, device)
+    if found.kind.endswith("hand-written"):
+        layouts, _, source = str(found.data, "utf-8").partition("\n")
+        return f"// {layouts}\n{source}"
+    return _not_translated()
 
 
 def _not_translated() -> str:

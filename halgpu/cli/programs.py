@@ -46,9 +46,21 @@ _KINDS: Final = {
 def kernels(module: ModuleDef) -> Iterator[Kernels]:
     """The executables in a program's rodata."""
     for ordinal, segment in enumerate(module.rodata):
-        found = _KINDS.get(bytes(segment[:4]))
+        found = _KINDS.get(bytes(segment[:4])) or _handwritten(segment)
         if found is not None:
             yield Kernels(ordinal, *found, segment)
+
+
+def _handwritten(segment: memoryview) -> tuple[str, str] | None:
+    if bytes(segment[:1]) != b"{":
+        return None
+    from halgpu.executables import handwritten
+
+    try:
+        language = handwritten.read(segment, "").language
+    except errors.Error:  # text of the program's own
+        return None
+    return language, f"{language}, hand-written"
 
 
 def read_text(path: str) -> str:

@@ -101,8 +101,7 @@ class HalLoader(NativeModule):
             )
         bound: list[Any] = []
         for buffer, offset, length in bindings:
-            source = buffer.source if type(buffer) is VmBuffer else None
-            if type(source) is not Storage:
+            if type(buffer) is not VmBuffer or type(source := buffer.source) is not Storage:
                 return self._dispatch_staged(kernel, (x, y, z), constants, bindings)
             bound.append((source.buffer, offset, length))
         return kernel.dispatch_words((x, y, z), constants, bound)
@@ -158,7 +157,7 @@ def _check_binding(kernel: Kernel, index: int, buffer: Ref, offset: int, length:
 
 
 def _kernel(executable: Ref, function: int) -> Kernel:
-    kernels = _executable(executable).kernels
+    kernels = executable.kernels if type(executable) is Executable else _executable(executable).kernels
     if not 0 <= function < len(kernels):
         raise errors.OutOfRange(f"function id {function} is out of range: the executable has {len(kernels)}")
     return kernels[function]

@@ -7,6 +7,7 @@ import ast
 import pytest
 
 from halgpu.cli import main
+from halgpu.executables import registry
 
 
 @pytest.fixture
@@ -51,8 +52,19 @@ def test_kernels_that_are_not_translated(target, kind, compile_mlir, examples, t
     head, tail = capsys.readouterr().out.splitlines()
     assert head.startswith(f"// rodata[0]: {kind} (")
     assert tail == (
-        "// not translated: halgpu runs vulkan-spirv-fb; compile with --iree-hal-target-device=vulkan"
+        f"// not translated: halgpu runs {', '.join(registry.formats())}; "
+        "compile with --iree-hal-target-device=vulkan"
     )
+
+
+def test_hand_written_kernels_are_shown_as_they_are(compile_mlir, examples, tmp_path, capsys):
+    (tmp_path / "k.vmfb").write_bytes(compile_mlir((examples / "custom_kernel.mlir").read_text()))
+    assert main(["dump", "--kernels", str(tmp_path / "k.vmfb")]) == 0
+    shown = capsys.readouterr().out.split("// rodata[")[1:]
+    for language, kernel in (("opencl-c", "__kernel void"), ("cuda-c", 'extern "C" __global__ void')):
+        [text] = [text for text in shown if f"]: {language}, hand-written, " in text]
+        assert f'\n// {{"halgpu-kernels": 1, "language": "{language}", ' in text
+        assert f"\n{kernel} saxpy(" in text
 
 
 def test_a_program_without_kernels(tmp_path, capsys):

@@ -177,6 +177,7 @@ def test_workgroups_are_checked(
     ("constants", "kind", "word"),
     [
         ((), InvalidArgument, "takes 2 constants, found 0"),
+        (None, InvalidArgument, "constants must be a sequence, such as a tuple; found None"),
         ((1, 2, 3), InvalidArgument, "takes 2 constants, found 3"),
         ((1, 2.0), InvalidArgument, "constant 1 must be a 32-bit int, found 2.0"),
         (("1", 2), InvalidArgument, "constant 0 must be a 32-bit int, found '1'"),
