@@ -9,7 +9,6 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,9 +57,8 @@ def program(version: str = "7.6", target: str = "sm_80", **changes: Any) -> Prog
 
 
 @pytest.fixture
-def gpus() -> Iterator[fake_cupy.Gpus]:
-    yield fake_cupy.Gpus()
-    fake_cupy.functions.clear()
+def gpus() -> fake_cupy.Gpus:
+    return fake_cupy.Gpus()
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +182,7 @@ def everything(gpus: fake_cupy.Gpus, index: int) -> None:
         device.build(program(version="99.0"))
     with pytest.raises(ResourceExhausted):
         device.allocator.allocate(device.capabilities.max_allocation)
-    fake_cupy.functions["double_all"] = lambda *_: 1 / 0
+    gpus.functions["double_all"] = lambda *_: 1 / 0
     (kernel,) = device.build(program(callables=()))
     kernel.dispatch(1, [1], [(data, 0, 4), (other, 0, 4)])
     with pytest.raises(Internal, match="a kernel went wrong"):

@@ -6,7 +6,6 @@ import ctypes
 import gc
 import sys
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +38,8 @@ def increase(workgroups: Any, constants: Any, bindings: Any) -> None:
 
 
 @pytest.fixture
-def gpus() -> Iterator[fake_cupy.Gpus]:
-    yield fake_cupy.Gpus()
-    fake_cupy.functions.clear()
+def gpus() -> fake_cupy.Gpus:
+    return fake_cupy.Gpus()
 
 
 def open_gpu(gpus: fake_cupy.Gpus, index: int = 0) -> cuda.CudaDevice:

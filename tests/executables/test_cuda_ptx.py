@@ -10,7 +10,7 @@ import contextlib
 import random
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,8 @@ def executable(program: bytes) -> memoryview:
 
 
 @pytest.fixture
-def device() -> Iterator[Device]:
-    yield open_device("fake-cuda")
-    fake_cupy.functions.clear()
+def device() -> Device:
+    return open_device("fake-cuda")
 
 
 def named(executable: memoryview, part: str) -> tuple[str, KernelLayout]:
@@ -110,8 +109,8 @@ def test_a_program_runs_with_what_its_kernels_are_given(
         a, b = (np.frombuffer(view, np.int32, size) for view in bindings)
         b[:] = a * 2
 
-    fake_cupy.functions[named(executable, "add")[0]] = add
-    fake_cupy.functions[named(executable, "double")[0]] = double
+    fake_cupy.GPUS.functions[named(executable, "add")[0]] = add
+    fake_cupy.GPUS.functions[named(executable, "double")[0]] = double
     module = halgpu.load(program, device)
     a, b = np.random.default_rng(1).normal(size=(2, 10, 7)).astype(np.float32)
     np.testing.assert_array_equal(np.asarray(module.add(a, b)), a + b)

@@ -7,7 +7,8 @@
 - Streams that are not *non-blocking* and the legacy default stream wait for one another, as CUDA has it.
 
 Numbers, names and errors are those of ``cupy.cuda.runtime``, ``driver`` and ``nvrtc``. Kernels are Python functions
-by name (``functions``), called as those of the host device; a kernel without one does nothing but be recorded.
+by name (``Gpus.functions``), called as those of the host device; one that is missing does nothing but be recorded.
+What a kernel is given by value it reads through ctypes, by its signature in C, so layouts are the C compiler's.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from __future__ import annotations
 import bisect
 import ctypes
 import itertools
+import json
 import re
 import struct
 import threading
 import time
+import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-functions: dict[str, Callable[..., None]] = {}
 LEGACY = 1
 
 _NAMES = {
@@ -100,7 +103,8 @@ class Function:
     name: str
     device: int
     sizes: list[int]
-    packed: bool
+    types: list[Any]
+    """Of ctypes; None for a pointer. Of PTX that was not made here, what its parameters' sizes say."""
     attributes: dict[int, int]
 
 
@@ -129,6 +133,9 @@ class Gpus:
         self.launches: deque[Launch] = deque(maxlen=1000)
         self.programs: dict[int, Any] = {}
         self.lost: set[int] = set()
+        self.functions: dict[str, Callable[..., None]] = {}
+        self.lengths: list[int] | None = None
+        """Bytes behind each pointer of the next launch, if it is known, which CUDA never knows."""
         self.runtime, self.driver, self.nvrtc = Runtime(self), Driver(self), Nvrtc(self)
 
     # -- the current device ----------------------------------------------------------------------------
@@ -421,11 +428,13 @@ class Driver:
         if target is None or int(target[1]) > gpus.architecture:
             raise CUDADriverError(209)
         module = {}
+        written = re.search(r"^//C (.*)$", text, re.MULTILINE)
+        signatures = {name: types for _, name, types in kernels_of(json.loads(written[1]))} if written else {}
         for name, parameters in re.findall(r"\.entry (\w+)\s*\(?([^){]*)", text):
             found = re.findall(r"\.param (?:\.align \d+ )?\.[a-z](\d+)[^,\[]*(?:\[(\d+)\])?", parameters)
             sizes = [int(bits) // 8 * int(count or 1) for bits, count in found]
-            packed = bool(found) and bool(found[-1][1])
-            module[name] = Function(name, device, sizes, packed, {0: 1024, 1: 0})
+            types = signatures.get(name, [None if size == 8 else ctypes.c_uint32 for size in sizes])
+            module[name] = Function(name, device, sizes, types, {0: 1024, 1: 0})
         handle = next(gpus.handles)
         gpus.modules[handle] = module
         return handle
@@ -481,28 +490,94 @@ class Driver:
                 Launch(kernel.name, found.device, (gx, gy, gz), (bx, by, bz), shared, arguments)
             )
             pointers, constants = unpack(kernel, arguments)
+            lengths, gpus.lengths = gpus.lengths or [None] * len(pointers), None
 
             def run() -> None:
-                work = functions.get(kernel.name)
+                work = gpus.functions.get(kernel.name)
                 if work is not None:
-                    views = [memoryview(gpus.bytes_at(found.device, pointer)) for pointer in pointers]
+                    ranges = zip(pointers, lengths, strict=True)
+                    views = [
+                        memoryview(gpus.bytes_at(found.device, start, length)) for start, length in ranges
+                    ]
                     work((gx, gy, gz), constants, views)
 
             run.__name__ = kernel.name
             gpus.enqueue(found, run, *((pointer, 1) for pointer in pointers))
 
 
-def unpack(kernel: Function, arguments: tuple[bytes, ...]) -> tuple[list[int], tuple[int, ...]]:
-    """Addresses and 32-bit constants in a launch's arguments: as they are or, last, in halgpu's packed structure."""
-    pointers = [
-        struct.unpack("<Q", data)[0] for data in arguments[: len(arguments) - kernel.packed] if len(data) == 8
-    ]
-    rest = b"".join(arguments[len(pointers) :])
-    if kernel.packed:
-        offsets = struct.unpack_from(f"<{len(pointers)}Q", rest)
-        pointers = [pointer + offset for pointer, offset in zip(pointers, offsets, strict=True)]
-        rest = rest[8 * len(offsets) :]
-    return pointers, struct.unpack(f"<{len(rest) // 4}I", rest)
+def unpack(kernel: Function, arguments: tuple[bytes, ...]) -> tuple[list[int], tuple[Any, ...]]:
+    """A launch's pointers and constants; those in halgpu's packed structure are an offset a pointer, then words."""
+    pointers, constants = [], []
+    for kind, data in zip(kernel.types, arguments, strict=True):
+        if kind is None:
+            pointers.append(struct.unpack("<Q", data)[0])
+        else:
+            constants.append(kind.from_buffer_copy(data))
+    if constants and hasattr(constants[-1], "offsets"):
+        words = constants[-1]
+        pointers = [pointer + offset for pointer, offset in zip(pointers, words.offsets, strict=True)]
+        return pointers, tuple(getattr(words, "constants", ()))
+    return pointers, tuple(map(value_of, constants))
+
+
+def value_of(found: Any) -> Any:
+    """A value of ctypes as numbers and tuples of them."""
+    if isinstance(found, ctypes.Structure):
+        return tuple(value_of(getattr(found, name)) for name, *_ in found._fields_)
+    return tuple(found) if isinstance(found, ctypes.Array) else getattr(found, "value", found)
+
+
+C_TYPES: dict[str, Any] = {
+    "char": ctypes.c_int8, "signed char": ctypes.c_int8, "unsigned char": ctypes.c_uint8, "uchar": ctypes.c_uint8,
+    "short": ctypes.c_int16, "unsigned short": ctypes.c_uint16, "int": ctypes.c_int32, "unsigned": ctypes.c_uint32,
+    "unsigned int": ctypes.c_uint32, "uint": ctypes.c_uint32, "long long": ctypes.c_int64, "float": ctypes.c_float,
+    "unsigned long long": ctypes.c_uint64, "ulong": ctypes.c_uint64, "double": ctypes.c_double,
+    "float2": ctypes.c_float * 2, "float3": ctypes.c_float * 3, "float4": ctypes.c_float * 4,
+}  # fmt: skip
+
+
+def c_structures(source: str) -> dict[str, Any]:
+    """The structures that a source defines: ``struct name { … };`` and ``typedef struct { … } name;``."""
+    found: dict[str, Any] = {}
+    for before, body, after in re.findall(
+        r"struct(?: __attribute__\(\(packed\)\))? ?(\w*) ?\{([^}]*)\} ?(\w*);", source
+    ):
+        fields = []
+        for kind, name, count in re.findall(r"([\w ]+?) (\w+)(?:\[(\d+)\])?;", body):
+            element = found.get(kind.strip()) or C_TYPES[kind.strip()]
+            fields.append((name, element * int(count) if count else element))
+        found[before or after] = type(before or after, (ctypes.Structure,), {"_fields_": fields})
+    return found
+
+
+def c_type(parameter: str, structures: dict[str, Any]) -> Any:
+    """The type of a parameter; None for a pointer."""
+    if "*" in parameter:
+        return None
+    kind = parameter.removeprefix("const ").rpartition(" ")[0].strip()
+    return structures.get(kind) or C_TYPES[kind]
+
+
+def kernels_of(source: str) -> Iterator[tuple[bool, str, list[Any]]]:
+    """Each kernel of a source in CUDA C: whether C++ mangles its name, the name, the types of its parameters."""
+    structures = c_structures(source)
+    for linkage, name, given in re.findall(
+        r"(__kernel|extern \"C\" __global__|__global__)\s+(?:__attribute__\(\([^;{]*?\)\)\)?\s*)?void\s+(\w+)\s*\(([^)]*)\)",
+        source,
+    ):
+        parameters = [item.strip() for item in given.split(",") if item.strip() not in ("", "void")]
+        types = [c_type(item.replace("__global ", ""), structures) for item in parameters]
+        yield linkage == "__global__", name, types
+
+
+def ptx_parameter(kind: Any) -> str:
+    """How PTX declares a parameter, without its name."""
+    if kind is None:
+        return ".u64 p"
+    size = ctypes.sizeof(kind)
+    if issubclass(kind, ctypes.Structure | ctypes.Array):
+        return f".align 8 .b8 p[{size}]"
+    return f".{'f' if kind in (ctypes.c_float, ctypes.c_double) else 'u'}{size * 8} p"
 
 
 class Nvrtc:
@@ -515,7 +590,8 @@ class Nvrtc:
         self.compiled = 0
 
     def getVersion(self) -> tuple[int, int]:
-        return 0, 8  # of no real one, whose results are in the cache
+        # Of no real one, and of this very file: halgpu keeps results in its cache.
+        return 0, zlib.crc32(Path(__file__).read_bytes())
 
     def getSupportedArchs(self) -> tuple[int, ...]:
         return 50, 60, 75, 80, 89, 90
@@ -533,38 +609,12 @@ class Nvrtc:
             raise NVRTCError("NVRTC_ERROR_COMPILATION (6)")
         architecture = options[0].partition("=")[2].replace("compute", "sm")
         self.compiled += 1
-        structs = {
-            name: sum(
-                {"ulong": 8, "uint": 4}[kind] * int(count)
-                for kind, count in re.findall(r"(\w+) \w+\[(\d+)\]", body)
-            )
-            for body, name in re.findall(r"typedef struct \{([^}]*)\} (\w+);", source)
-        }
-        structs = {name: -(-size // 8) * 8 if size > 4 else size for name, size in structs.items()}
-        text = f"//\n.version 8.7\n.target {architecture}\n.address_size 64\n"
-        for linkage, name, given in re.findall(
-            r"(__kernel|extern \"C\" __global__|__global__)\s+(?:__attribute__\(\([^;{]*?\)\)\)?\s*)?void\s+(\w+)\s*\(([^)]*)\)",
-            source,
-        ):
-            parameters = [
-                self._parameter(item.strip(), structs)
-                for item in given.split(",")
-                if item.strip() not in ("", "void")
-            ]
-            listed = ",\n".join(
-                f"\t.param {kind} p{i}{more}" for i, (kind, more) in enumerate(parameters) if kind
-            )
-            entry = name if linkage != "__global__" else f"_Z{len(name)}{name}v"
+        text = f"//C {json.dumps(source)}\n.version 8.7\n.target {architecture}\n.address_size 64\n"
+        for mangled, name, types in kernels_of(source):
+            listed = ",\n".join(f"\t.param {ptx_parameter(kind)}" for kind in types)
+            entry = f"_Z{len(name)}{name}v" if mangled else name
             text += f".visible .entry {entry}(\n{listed}\n)\n{{\n\tret;\n}}\n"
         program[1] = text.encode()
-
-    def _parameter(self, text: str, structs: dict[str, int]) -> tuple[str, str]:
-        if "*" in text:
-            return ".u64", ""
-        kind = text.split()[0]
-        if kind in structs:
-            return ".align 8 .b8", f"[{structs[kind]}]"
-        return {"uint": ".u32", "int": ".u32", "float": ".f32", "double": ".f64", "ulong": ".u64"}[kind], ""
 
     def getProgramLog(self, handle: int) -> str:
         return self._gpus.programs[handle][2]
