@@ -191,7 +191,7 @@ class Kernel(ABC):
                     raise dispatch.bad_binding(self, len(offsets), binding)
                 start = buffer.offset + offset
                 starts |= start
-                if root.fresh or root.view is not None:
+                if root.fresh or root.view is not None or root.lease is not None:
                     on_device = False
                 memories.append(root.memory)
                 offsets.append(start)

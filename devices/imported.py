@@ -1,8 +1,9 @@
 """Memory that somebody else allocated, used as a device's buffer without a copy.
 
-Two kinds: host bytes, on devices that share the host's memory (:func:`import_host`), and PyOpenCL buffers of
-the device's own context (:func:`import_opencl`). Such buffers are read-only, since the bytes are another's.
-They count as live handles of no bytes, are never pooled, and keep the owner alive.
+Three kinds: host bytes, on devices that share the host's memory (:func:`import_host`), PyOpenCL buffers of
+the device's own context (:func:`import_opencl`), and memory of a CUDA device's GPU (cuda_sharing.py). Such
+buffers are read-only, since the bytes are another's. They
+count as live handles of no bytes, are never pooled, and keep the owner alive.
 """
 
 from __future__ import annotations

@@ -43,6 +43,8 @@ class KernelLayout:
       ``lengths`` the structure has one u64 byte length a binding too, behind the offsets; with ``checks`` one
       more pointer, to the report of checks.py, comes between bindings and structure. ``local_memory`` is what
       the kernel declares itself.
+    * An int and ``addresses``: ``"addresses"``, for the CUDA kernels of iree-compile. The parameters are a pointer a
+      binding, then each u32 constant by itself; ``local_memory`` is what the launch adds (``extern __shared__``).
 
     ``bindings`` are BindingLayouts or their access alone: ``"read"``, ``"write"``, ``"readwrite"``.
     ``workgroup_size`` is one to three sizes. Raises InvalidArgument for what is none of these.
@@ -60,6 +62,7 @@ class KernelLayout:
     apart: str
     """Name of a kernel of the same program that does the same for bindings that are apart: none that is written
     overlaps another one. Empty where there is none; a backend may do without it."""
+    addresses: bool
     types: tuple[ConstantType, ...] | None
     """The constants' types where ``passing`` is ``"plain"``, else None."""
 
@@ -73,6 +76,7 @@ class KernelLayout:
         lengths: bool = False,
         checks: Checks | None = None,
         apart: str = "",
+        addresses: bool = False,
         types: Sequence[ConstantType] | None = None,
     ) -> None:
         kinds = tuple(types) if types is not None else None
@@ -88,14 +92,17 @@ class KernelLayout:
             ("lengths", lengths),
             ("checks", checks),
             ("apart", apart),
+            ("addresses", addresses),
             ("types", kinds),
         ):
             object.__setattr__(self, field, value)
 
     @property
-    def passing(self) -> Literal["packed", "plain"]:
+    def passing(self) -> Literal["packed", "plain", "addresses"]:
         """How the arguments are handed over."""
-        return "packed" if self.types is None else "plain"
+        if self.types is not None:
+            return "plain"
+        return "addresses" if self.addresses else "packed"
 
     @property
     def pointers(self) -> int:

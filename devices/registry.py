@@ -50,7 +50,6 @@ _BUILT_IN = {
 COMMON_OPTIONS = {"pool": ("0", "1"), "debug": ("0", "1")}
 """Options that every device has: :meth:`Device.configure`."""
 
-_MISSING = {"cuda": "halgpu has no CUDA backend yet; an NVIDIA GPU works as an OpenCL device"}
 _URI = re.compile(r"(?P<scheme>[a-z][a-z0-9_+.-]*)(?::(?P<index>[0-9]{1,6}))?(?:\?(?P<options>.*))?")
 
 _lock = threading.Lock()
@@ -104,8 +103,6 @@ def _plugins() -> dict[str, Any]:
 
 
 def _backend(scheme: str) -> Backend:
-    if scheme in _MISSING:
-        raise Unavailable(f"no device {scheme!r}: {_MISSING[scheme]}")
     if scheme in _BUILT_IN:
         return cast(Backend, import_module(_BUILT_IN[scheme]))
     point = _plugins().get(scheme)
@@ -161,5 +158,5 @@ def list_devices() -> list[DeviceInfo]:
         try:
             found += _backend(scheme).list_devices()
         except Error as error:
-            found.append(DeviceInfo(scheme, "", False, _MISSING.get(scheme, error.message)))
+            found.append(DeviceInfo(scheme, "", False, error.message))
     return found

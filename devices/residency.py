@@ -98,7 +98,7 @@ class Residency:
         self.writers = 0
         """Live mappings whose writable bytes somebody holds: they may write again after the device looked."""
         self.lease: weakref.ref[Any] | None = None
-        """Of the open windows, if any: while it lives, the state is BOTH (windows.py)."""
+        """Of open windows and shared memory, if any: while it lives, the host has nothing newer (windows.py)."""
         self._writable = False
 
     @property

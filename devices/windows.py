@@ -7,9 +7,8 @@ while a window is open, the buffer moves to fresh memory first and leaves the ol
     open:    Root ──> memory <── Lease <── Window, Window, …
     a write: Root ──> new memory;  memory <── heir (a Root) <── Lease <── Window, Window, …
 
-While a lease lives, the allocation is in state BOTH (see residency.py): the host's bytes are valid and not
-newer than the device's. So every write passes ``Residency.device_writes`` or ``Residency._acquire``, which
-call :func:`leave`.
+While a lease lives, the host's bytes are not newer than the device's (see residency.py), and every
+write passes ``Residency.device_writes`` or ``Residency._acquire``, which call :func:`leave`.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def open_window(buffer: Buffer) -> np.ndarray[Any, np.dtype[np.uint8]]:
         if root.dirty:
             root.device_reads()
         view = root.host()
-        lease = _lease(root)
+        lease = lease_of(root)
     window = Window(lease, view[buffer.offset : buffer.offset + buffer.byte_length])
     return np.asarray(window)
 
@@ -86,7 +85,8 @@ def _empty() -> np.ndarray[Any, np.dtype[np.uint8]]:
     return empty
 
 
-def _lease(root: Root) -> Lease:
+def lease_of(root: Root) -> Lease:
+    """Return the open lease of an allocation, or a new one. Under the device's lock."""
     lease = None if root.lease is None else cast("Lease | None", root.lease())
     if lease is None:
         lease = Lease(root)

@@ -44,7 +44,7 @@ class BufferView:
     Raises OutOfRange for a view larger than its buffer, InvalidArgument for a negative dimension.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "byte_length", "element_type", "encoding", "shape")
+    __slots__ = ("__weakref__", "_buffer", "_lease", "byte_length", "element_type", "encoding", "shape")
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class BufferView:
                 f"its buffer has {buffer.byte_length}"
             )
         self._buffer: Buffer | None = buffer
+        self._lease: Any = None
         self.encoding = encoding
 
     @classmethod
@@ -190,9 +191,30 @@ class BufferView:
             array = array.view(f"u{size}") if size in (1, 2, 4, 8) else array[..., None].view(np.uint8)
         return array.data
 
+    # -- to other libraries ----------------------------------------------------------------------------
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The elements on a CUDA device's GPU, for ``cupy.asarray``, ``torch.as_tensor`` and numba, not copied.
+
+        Version 3 of the interface (numba's documentation), ready for the legacy default stream. While the view lives,
+        a program that writes its buffer leaves these bytes alone. They must not be written by others either.
+        Only views on CUDA devices have it, and only of element types that numpy has itself.
+        """
+        device = None if self._buffer is None else foreign.cuda_device(self._buffer.device)
+        if device is None or self.element_type.is_packed or self.dtype.kind not in "biufc":
+            raise AttributeError("only views on CUDA devices, of numpy's element types, have this")
+        # Who takes it waits for the stream that is named, and may go on with any other.
+        address, self._lease = foreign.lend(self.buffer, foreign.ANY_STREAM)
+        return {
+            "shape": self.shape, "typestr": self.dtype.str, "data": (address, False), "strides": None,
+            "stream": device.stream, "version": 3,
+        }  # fmt: skip
+
     def __dlpack_device__(self) -> tuple[int, int]:
-        """(1, 0), host memory, whatever the device: only the host's bytes are handed out."""
-        return dlpack.CPU
+        """(2, number) on a CUDA device's GPU; on others (1, 0), host memory, since only the host's bytes are given."""
+        device = foreign.cuda_device(self.buffer.device)
+        return dlpack.CPU if device is None else (dlpack.CUDA, device.index)
 
     def __dlpack__(
         self,
@@ -202,21 +224,37 @@ class BufferView:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A DLPack capsule over the elements on the host; for ``from_dlpack`` of numpy, torch, jax.
+        """A DLPack capsule over the elements; for ``from_dlpack`` of numpy, torch, jax, cupy.
 
-        With ``max_version`` of at least (1, 0) the elements are not copied but marked read-only, unless
+        On a CUDA device's GPU, unless ``dl_device`` is the host: ready for work on ``stream`` (None: the legacy
+        default stream), not copied unless ``copy`` is true. While the tensor lives, a program that writes the
+        buffer leaves these bytes alone; they must not be written by others either.
+
+        On the host: with ``max_version`` of at least (1, 0) the elements are not copied but marked read-only, unless
         ``copy`` is true. Older consumers cannot be told so, and get a copy of their own. ``stream`` must be
         None and ``dl_device`` the host. Raises BufferError for anything else, for element types that DLPack
         has not (opaque ones, i4), and where ``copy`` is false and only a copy would do.
         """
+        wanted = self.__dlpack_device__() if dl_device is None else tuple(map(int, dl_device))
+        if wanted[0] == dlpack.CUDA and wanted == self.__dlpack_device__():
+            return self._for_cuda(stream, max_version, copy)
         if stream is not None:
             raise BufferError(f"DLPack tensors in host memory have no stream; found {stream!r}")
-        if dl_device is not None and tuple(map(int, dl_device)) != dlpack.CPU:
-            raise BufferError(f"halgpu exports host memory, device {dlpack.CPU}; asked for {dl_device}")
+        if wanted != dlpack.CPU:
+            raise BufferError(
+                f"halgpu exports {self.__dlpack_device__()} and host memory, {dlpack.CPU}; asked for {dl_device}"
+            )
         wants_copy = bool(copy) or dlpack.wants_own_copy(max_version)
         if wants_copy and copy is False:
             raise BufferError("only DLPack 1.0 can mark elements as read-only; before that, they are copied")
         return dlpack.export(self._for_dlpack(copy, wants_copy), self.element_type, max_version)
+
+    def _for_cuda(self, stream: Any, max_version: tuple[int, int] | None, copy: bool | None) -> Any:
+        if self.element_type.is_packed:
+            raise BufferError(f"halgpu exports no {self.element_type} elements, which share bytes")
+        source = transfer(self, self.device) if copy else self
+        array = foreign.lent_array(source.buffer, self.shape, self.dtype, stream)
+        return dlpack.export(array, self.element_type, max_version, self.__dlpack_device__())
 
     def _for_dlpack(self, copy: bool | None, wants_copy: bool) -> NDArray:
         if self.element_type.is_packed:
@@ -236,6 +274,7 @@ class BufferView:
         """Another view of the same buffer, with a life of its own. Nothing is copied."""
         view: BufferView = object.__new__(BufferView)
         view._buffer = self.buffer
+        view._lease = None
         view.shape, view.element_type, view.byte_length = self.shape, self.element_type, self.byte_length
         view.encoding = self.encoding
         return view

@@ -25,6 +25,9 @@ NDArray = np.ndarray[Any, Any]
 CPU = (1, 0)
 """``__dlpack_device__`` of host memory: (kDLCPU, 0)."""
 
+CUDA = 2
+"""kDLCUDA."""
+
 HOST_KINDS = frozenset({1, 3, 11, 13})
 """kDLCPU, kDLCUDAHost, kDLROCMHost and kDLCUDAManaged: what the host can address."""
 
@@ -74,8 +77,8 @@ _is_valid = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 
 
-def _dtype(capsule: Any) -> _DType:
-    """The dtype in a capsule's tensor, to be read or changed; InvalidArgument for what is no such capsule."""
+def _tensor(capsule: Any) -> _Tensor:
+    """A capsule's tensor, to be read or changed; InvalidArgument for what is no such capsule."""
     tensor: _Tensor
     if _is_valid(capsule, _VERSIONED_NAME):
         tensor = _Versioned.from_address(_pointer(capsule, _VERSIONED_NAME)).tensor
@@ -84,8 +87,7 @@ def _dtype(capsule: Any) -> _DType:
         tensor = _Tensor.from_address(_pointer(capsule, _UNVERSIONED_NAME))
     else:
         raise errors.InvalidArgument("__dlpack__ returned no unused DLPack capsule")
-    dtype: _DType = tensor.dtype
-    return dtype
+    return tensor
 
 
 # To others --------------------------------------------------------------------------------------------
@@ -96,10 +98,16 @@ def wants_own_copy(max_version: tuple[int, int] | None) -> bool:
     return max_version is None or max_version[0] < 1
 
 
-def export(array: NDArray, element: ElementType, max_version: tuple[int, int] | None) -> Any:
+def export(
+    array: NDArray,
+    element: ElementType,
+    max_version: tuple[int, int] | None,
+    device: tuple[int, int] = CPU,
+) -> Any:
     """A capsule over ``array``, which holds elements of ``element``; it keeps the array alive.
 
-    Raises BufferError for element types that DLPack has not.
+    With a ``device``, the array's address is one of that device, where numpy never looks. Raises
+    BufferError for element types that DLPack has not.
     """
     code = CODES.get(element.name)
     if code is not None:
@@ -109,8 +117,10 @@ def export(array: NDArray, element: ElementType, max_version: tuple[int, int] | 
     # numpy before 2.1 does not know the argument.
     version: dict[str, Any] = {} if wants_own_copy(max_version) else {"max_version": max_version}
     capsule = array.__dlpack__(**version)
+    tensor = _tensor(capsule)
     if code is not None:
-        _dtype(capsule).code = code
+        tensor.dtype.code = code
+    tensor.device_type, tensor.device_id = device
     return capsule
 
 
@@ -137,8 +147,30 @@ def import_array(producer: Any) -> NDArray:
 
     A producer on another device is asked for a copy on the host. Whatever it raises comes out.
     """
-    capsule = _ask(producer)
-    dtype = _dtype(capsule)
+    return _taken(_ask(producer))
+
+
+def import_cuda(producer: Any, stream: int) -> NDArray:
+    """The elements of an object with ``__dlpack__`` on a GPU, ready for work on ``stream``, not copied.
+
+    The array's address is one of the GPU: nothing but its address, shape and dtype may be looked at.
+    """
+    try:
+        capsule = producer.__dlpack__(stream=stream, max_version=VERSION)
+    except TypeError:  # from before version 1.0
+        capsule = producer.__dlpack__(stream=stream)
+    tensor = _tensor(capsule)
+    device = tensor.device_type, tensor.device_id
+    tensor.device_type, tensor.device_id = CPU  # of a tensor that is ours until numpy ends it
+    try:
+        return _taken(capsule)
+    finally:
+        tensor.device_type, tensor.device_id = device
+
+
+def _taken(capsule: Any) -> NDArray:
+    """The elements of a capsule of the host, which is used up."""
+    dtype = _tensor(capsule).dtype
     name = _NAMES.get((dtype.code, dtype.bits)) if dtype.lanes == 1 else None
     if name is None:
         return np.from_dlpack(_Capsule(capsule))

@@ -21,6 +21,7 @@ from halgpu.devices import Device, open_device
 REPOSITORY = Path(__file__).resolve().parent.parent
 TARGETS = {
     "vulkan": ("--iree-hal-target-device=vulkan",),
+    "cuda": ("--iree-hal-target-device=cuda",),
     "llvm-cpu": (
         "--iree-hal-target-device=local",
         "--iree-hal-local-target-device-backends=llvm-cpu",

@@ -264,7 +264,7 @@ def test_nothing_is_left_of_ten_thousand_capsules(device):
     for index in range(10_000):
         capsule = view.__dlpack__(max_version=(1, 0) if index % 2 else None)
         if index % 3 == 0:
-            dlpack._dtype(capsule).code = 1
+            dlpack._tensor(capsule).dtype.code = 1
             np.from_dlpack(dlpack._Capsule(capsule))
         elif index % 3 == 1:
             cycle = [capsule]

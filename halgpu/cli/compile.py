@@ -27,7 +27,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--target",
         metavar="NAME",
-        help="instead of a device: vulkan, a GPU such as ampere, or llvm-cpu, vmvx, vmvx-inline for the host",
+        help="instead of a device: vulkan, a GPU such as ampere, sm_80 for CUDA, or llvm-cpu, vmvx, vmvx-inline",
     )
     parser.add_argument("--execution-model", metavar="NAME", help="inline-dynamic (default) or inline-static")
     parser.add_argument(

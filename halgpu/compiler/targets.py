@@ -38,6 +38,9 @@ HOST: Final = {
 }
 """Targets that run on the host. ``vmvx-inline`` is VM code in the program itself, of the model inline-static."""
 
+CUDA: Final = tuple(f"sm_{n}" for n in (60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 120, 121))
+"""CUDA architectures that iree-compile 3.13.0 knows, oldest first. Newer GPUs run their PTX."""
+
 ALWAYS: Final = (
     # Both exist to make programs fit GPUs without such types; halgpu's devices have them, or say that they do not.
     "--iree-input-demote-f64-to-f32=false",
@@ -135,11 +138,24 @@ def for_device(capabilities: Capabilities, model: str | None) -> list[str]:
         return for_name("vmvx-inline" if model == STATIC else "llvm-cpu", model)
     if model == STATIC:
         return for_name("vmvx-inline", model)
+    if "ptx" in capabilities.languages:
+        return for_name(cuda_architecture(capabilities), model)
     return _flags(model or DYNAMIC, f"--iree-hal-target-device={device_record(capabilities)}")
 
 
+def cuda_architecture(capabilities: Capabilities) -> str:
+    """The newest architecture that the compiler knows and an NVIDIA GPU runs; Incompatible if there is none."""
+    able = [name for name in CUDA if name in capabilities.extensions]
+    if not able:
+        raise errors.Incompatible(
+            f"{capabilities.name} is older than {CUDA[0]}, the oldest NVIDIA GPU that iree-compile makes kernels for"
+        )
+    return able[-1]
+
+
 def for_name(target: str, model: str | None) -> list[str]:
-    """Flags for a target by name: one of :data:`HOST`, ``vulkan`` (the compiler's default) or a GPU it knows."""
+    """Flags for a target by name: one of :data:`HOST` or :data:`CUDA`, ``vulkan`` (the compiler's default) or a GPU
+    that it knows for Vulkan."""
     if target in HOST:
         own = STATIC if target == "vmvx-inline" else DYNAMIC
         if model not in (None, own):
@@ -153,8 +169,11 @@ def for_name(target: str, model: str | None) -> list[str]:
         )
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", target):
         raise errors.InvalidArgument(
-            f"{target!r} is no target: expected vulkan, a GPU's name such as ampere or rdna3, {', '.join(HOST)}"
+            f"{target!r} is no target: expected vulkan, a GPU's name such as ampere, rdna3 or (CUDA) sm_80, "
+            f"{', '.join(HOST)}"
         )
+    if target in CUDA:
+        return _flags(DYNAMIC, "--iree-hal-target-device=cuda", f"--iree-cuda-target={target}")
     gpu = [] if target == "vulkan" else [f"--iree-vulkan-target={target}"]
     return _flags(DYNAMIC, "--iree-hal-target-device=vulkan", *gpu)
 

@@ -20,6 +20,12 @@ def _vulkan_spirv() -> Loader:
     return VulkanSpirvLoader()
 
 
+def _cuda_ptx() -> Loader:
+    from halgpu.executables.cuda_ptx import CudaPtxLoader
+
+    return CudaPtxLoader()
+
+
 def _opencl_c() -> Loader:
     from halgpu.executables import opencl_c
 
@@ -34,10 +40,11 @@ def _cuda_c() -> Loader:
 
 _GETTERS: Final[dict[str, Callable[[], Loader]]] = {
     "vulkan-spirv-fb": _vulkan_spirv,
+    "cuda-nvptx-fb": _cuda_ptx,
     "opencl-c": _opencl_c,
     "cuda-c": _cuda_c,
 }
-_TARGETS: Final = {"vulkan-spirv-fb": "vulkan"}
+_TARGETS: Final = {"vulkan-spirv-fb": "vulkan", "cuda-nvptx-fb": "cuda"}
 """What --iree-hal-target-device= of iree-compile has to be for a format; the others are written by hand."""
 _loaders: dict[str, Loader] = {}
 

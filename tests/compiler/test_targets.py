@@ -45,6 +45,27 @@ def test_the_nearest_family(vendor: str, name: str, arch: str | None) -> None:
     assert (found and found.arch) == arch
 
 
+@pytest.mark.parametrize(
+    ("gpu", "wanted"),
+    [(60, "sm_60"), (86, "sm_86"), (88, "sm_87"), (90, "sm_89"), (100, "sm_89"), (120, "sm_120")],
+)
+def test_cuda_gets_the_newest_target_that_compiler_and_gpu_know(gpu: int, wanted: str) -> None:
+    from halgpu.devices.cuda import ARCHITECTURES
+
+    able = frozenset(f"sm_{known}" for known in ARCHITECTURES if known <= gpu)
+    capabilities = dataclasses.replace(GPU, languages=frozenset({"ptx", "cuda-c"}), extensions=able)
+    flags = targets.for_device(capabilities, None)
+    assert flags[1:3] == ["--iree-hal-target-device=cuda", f"--iree-cuda-target={wanted}"]
+
+
+def test_a_gpu_that_is_too_old_for_the_compiler() -> None:
+    capabilities = dataclasses.replace(
+        GPU, languages=frozenset({"ptx"}), extensions=frozenset({"sm_50", "sm_52"})
+    )
+    with pytest.raises(errors.Incompatible, match="is older than sm_60"):
+        targets.for_device(capabilities, None)
+
+
 def test_a_cpu_is_no_gpu_whatever_its_name() -> None:
     assert targets.family(dataclasses.replace(CPU, name="NVIDIA Grace")) is None
 
@@ -108,6 +129,7 @@ def test_a_device_without_f64_says_so() -> None:
         (None, "vmvx-inline", None, "--iree-execution-model=inline-static"),
         (None, "vmvx", None, "--iree-execution-model=inline-dynamic"),
         (None, "ampere", None, "--iree-vulkan-target=ampere"),
+        (None, "sm_80", None, "--iree-cuda-target=sm_80"),
         (None, "vulkan", None, "--iree-hal-target-device=vulkan"),
     ],
 )  # fmt: skip

@@ -1,13 +1,15 @@
 """The matrix of devices, and kernels that every device of it can run.
 
 A test that takes `device` runs once a device of ci/matrix.toml. Each kernel is written twice, in OpenCL C by
-halgpu's packed argument convention and in Python for the host; expected values come from numpy.
+halgpu's packed argument convention and in Python for the host; expected values come from numpy. CUDA devices
+compile the OpenCL C as CUDA C, with a few macros; `fake-cuda` is a plugin (tests/devices/fake_cuda).
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -20,13 +22,19 @@ import pytest
 from halgpu.devices import BindingLayout, Device, Kernel, KernelLayout, Program, open_device
 
 MATRIX = Path(__file__).resolve().parents[2] / "ci" / "matrix.toml"
+PLUGINS = str(Path(__file__).resolve().parents[1] / "devices" / "fake_cuda")
 View = memoryview
+
+if PLUGINS not in sys.path:
+    sys.path.append(PLUGINS)
 
 
 def read_matrix(path: Path = MATRIX, chosen: str | None = None) -> list[dict[str, Any]]:
     """Return the matrix's devices, or those that `chosen` names; fail when that leaves none."""
     entries = {entry["name"]: entry for entry in tomllib.loads(path.read_text()).get("device", [])}
-    names = [name.strip() for name in chosen.split(",") if name.strip()] if chosen is not None else [*entries]
+    names = [name for name, entry in entries.items() if entry.get("default", True)]
+    if chosen is not None:
+        names = [name.strip() for name in chosen.split(",") if name.strip()]
     unknown = [name for name in names if name not in entries]
     if unknown or not names:
         raise pytest.UsageError(f"no device to test: chose {unknown or names}, {path} has {[*entries]}")
@@ -172,9 +180,29 @@ KERNELS: dict[str, tuple[str, Callable[..., None], KernelLayout]] = {
 }  # fmt: skip
 
 
+CUDA_PRELUDE = """
+#define __kernel extern "C" __global__
+#define __global
+#define uchar unsigned char
+#define uint unsigned int
+#define ulong unsigned long long
+#define reqd_work_group_size(x, y, z) unused
+#define axis(of, i) ((size_t)((i) == 0 ? of.x : (i) == 1 ? of.y : of.z))
+#define get_group_id(i) axis(blockIdx, i)
+#define get_local_id(i) axis(threadIdx, i)
+#define get_global_id(i) (axis(blockIdx, i) * axis(blockDim, i) + axis(threadIdx, i))
+#define get_global_size(i) (axis(gridDim, i) * axis(blockDim, i))
+"""
+
+
 def language_of(device: Device) -> str:
-    """A kernel language that the device takes: its own, or any."""
-    return next(iter(device.capabilities.languages), "opencl-c")
+    """A kernel language that the device takes and the kernels here are written in."""
+    return min(device.capabilities.languages, default="opencl-c")
+
+
+def source_in(language: str, source: str) -> str:
+    """OpenCL C as it is, or with macros that make it CUDA C."""
+    return CUDA_PRELUDE + source if language == "cuda-c" else source
 
 
 def program(language: str, names: list[str]) -> Program:
@@ -182,7 +210,7 @@ def program(language: str, names: list[str]) -> Program:
     sources, functions, layouts = zip(*(KERNELS[name] for name in names), strict=True)
     if language == "python":
         return Program(language, "", layouts, callables=functions)
-    return Program(language, "".join(sources), layouts)
+    return Program(language, source_in(language, "".join(sources)), layouts, callables=functions)
 
 
 @cache
@@ -194,3 +222,9 @@ def build_all(device: Device) -> dict[str, Kernel]:
 def kernels(session_device: Device) -> dict[str, Kernel]:
     """Every kernel above, by name, built for the device."""
     return build_all(session_device)  # pytest takes a session's fixtures down between parameters
+
+
+@pytest.fixture(scope="session")
+def cuda_prelude() -> str:
+    """Macros that make OpenCL C of these tests CUDA C."""
+    return CUDA_PRELUDE

@@ -310,7 +310,7 @@ __kernel void negate(__global uchar* a, __global uchar* b, negate_arguments argu
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("offset", [4, 64, 68, 128])
 @pytest.mark.parametrize("through", ["binding", "subspan", "subspan of a subspan"])
-def test_bindings_at_offsets(device: Device, name: str, offset: int, through: str) -> None:
+def test_bindings_at_offsets(device: Device, cuda_prelude: str, name: str, offset: int, through: str) -> None:
     """Also at offsets that no sub-buffer could have."""
     dtype = np.dtype(TYPES[name])
 
@@ -318,12 +318,13 @@ def test_bindings_at_offsets(device: Device, name: str, offset: int, through: st
         a, b = (np.frombuffer(view, dtype, constants[0]) for view in bindings)
         b[:] = -a
 
-    (language,) = device.capabilities.languages
+    language = min(device.capabilities.languages)
     layout = KernelLayout("negate", 1, (BindingLayout("read"), BindingLayout("write")), (4, 1, 1))
     extensions = ("cl_khr_fp64",) if name == "double" and language == "opencl-c" else ()
-    program = Program(
-        language, NEGATE.format(type=name), (layout,), extensions=extensions, callables=(negate,)
-    )
+    source = NEGATE.format(type=name)
+    if language == "cuda-c":
+        source = cuda_prelude + source
+    program = Program(language, source, (layout,), extensions=extensions, callables=(negate,))
     (kernel,) = device.build(program)
     values = np.arange(1, 18).astype(dtype)
     size = values.nbytes

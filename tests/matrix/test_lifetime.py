@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -178,7 +179,10 @@ layout = KernelLayout("scale", 1, (BindingLayout(),), (1, 1, 1))
 source = '''typedef struct { ulong offsets[1]; uint constants[1]; } arguments_t;
 __kernel void scale(__global uchar* data, arguments_t arguments) {
   *(__global int*)(data + arguments.offsets[0]) *= (int)arguments.constants[0]; }'''
-language = next(iter(device.capabilities.languages), "any")
+language = min(device.capabilities.languages, default="any")
+if language == "cuda-c":
+    source = source.replace("__kernel", 'extern "C" __global__').replace("__global ", " ")
+    source = "#define ulong unsigned long long\\n#define uint unsigned\\n#define uchar unsigned char\\n" + source
 kernel, = device.build(Program(language, source, (layout,), callables=(lambda *arguments: None,) * (language == "python")))
 buffers = [device.allocator.allocate(1 << 16) for _ in range(20)]
 for buffer in buffers:
@@ -236,7 +240,7 @@ elif mode == "fork":
 def test_a_process_ends_cleanly_with_everything_alive(matrix_entry: dict[str, Any], mode: str) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", SCRIPT, matrix_entry["uri"], mode],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (7 if mode == "raise" else 0, "", "")
 

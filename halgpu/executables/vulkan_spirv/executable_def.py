@@ -1,8 +1,7 @@
 """The `VKE1` FlatBuffer: kernels by name, their SPIR-V and the layout of their arguments.
 
 Tables and slots are those of IREE's runtime/src/iree/schemas/vulkan_executable_def.fbs. In front of the
-FlatBuffer stands a header of 64 bytes: the identifier again, a version (0), and the size of what follows
-(runtime/src/iree/base/internal/flatcc/parsing.h).
+FlatBuffer stands a header (header.py).
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from halgpu import errors
+from halgpu.executables.header import content
 from halgpu.vm import flatbuffer
 
 IDENTIFIER: Final = b"VKE1"
-_HEADER: Final = struct.Struct("<4sIQ48x")
 _RANGE: Final = struct.Struct("<III")
 _STORAGE_BUFFER: Final = 7
 _UNIFORM_BUFFER: Final = 6
@@ -121,7 +120,7 @@ def read(data: memoryview, what: str = "vulkan executable") -> ExecutableDef:
     Raises InvalidArgument for damaged data, Incompatible for another version, Unimplemented for the
     buffer-device-address dispatch ABI and for descriptors that are no buffers.
     """
-    table = flatbuffer.root(_content(data, what), IDENTIFIER, what)
+    table = flatbuffer.root(content(data, IDENTIFIER, what), IDENTIFIER, what)
     sets = [
         _read_set(item, i, what)
         for i, item in enumerate(table.vector_of_tables(Executable.DESCRIPTOR_SET_LAYOUTS))
@@ -138,22 +137,6 @@ def read(data: memoryview, what: str = "vulkan executable") -> ExecutableDef:
     if not pipelines:
         raise errors.InvalidArgument(f"{what} has no kernels")
     return ExecutableDef(tuple(pipelines), tuple(modules))
-
-
-def _content(data: memoryview, what: str) -> memoryview:
-    """Check the header and return the FlatBuffer behind it."""
-    if len(data) < _HEADER.size:
-        raise errors.InvalidArgument(f"{what}: {len(data)} bytes are fewer than its header of {_HEADER.size}")
-    magic, version, size = _HEADER.unpack_from(data)
-    if magic != IDENTIFIER:
-        raise errors.InvalidArgument(f"{what}: it begins with {magic!r}, expected {IDENTIFIER!r}")
-    if version:
-        raise errors.Incompatible(f"{what}: version {version} of the format; this halgpu reads version 0")
-    if not 0 < size <= len(data) - _HEADER.size:
-        raise errors.InvalidArgument(
-            f"{what}: its header says {size} bytes follow, but there are {len(data) - _HEADER.size}"
-        )
-    return data[_HEADER.size : _HEADER.size + size]
 
 
 def _read_set(table: flatbuffer.Table, ordinal: int, what: str) -> tuple[int, ...]:
