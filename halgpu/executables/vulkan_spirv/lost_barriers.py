@@ -140,13 +140,13 @@ class _Planner:
                 continue
             if not self.is_split(node, kinds):
                 pending = self.reach(node, kinds, pending, uniform=uniform)
-            elif isinstance(node, structure.Loop):
-                pending = self.sequence(inner(node), pending | kinds, uniform=uniform) | kinds
-            else:
+            elif isinstance(node, (structure.If, structure.Switch)):
                 branches = branches_of(node)[1]
                 pending = frozenset().union(
                     *(self.sequence(branch, pending, uniform=uniform) for branch in branches)
                 )
+            else:
+                pending = self.sequence(inner(node), pending | kinds, uniform=uniform) | kinds
         return pending
 
     def is_split(self, node: structure.Node, kinds: Kinds) -> bool:
