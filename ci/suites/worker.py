@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,31 +20,17 @@ class Broken(Exception):
     """The process died or did not answer in time, or something else than halgpu raised an exception."""
 
 
-class Worker:
-    """A process that loads modules and calls their functions; a new one is started when one breaks.
+class Child:
+    """A process that answers requests, one at a time; a new one is started when one breaks.
 
-    ``checked`` kernels report accesses outside of their bindings (HALGPU_CHECKED).
+    It runs ``serve(pipe, *arguments)``, which sends a pair for each request: "done" and a value, or "refused" or
+    "broken" and a message.
     """
 
-    def __init__(self, device: str = "opencl", *, checked: bool = False) -> None:
-        self.device = device
-        self._checked = checked
+    def __init__(self, serve: Callable[..., None], *arguments: Any) -> None:
+        self._serve, self._arguments = serve, arguments
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
-
-    def load(self, module: Path, seconds: float = 300) -> None:
-        """Load a module, which builds its kernels; it stays until the next one."""
-        self._ask(("load", str(module)), seconds)
-
-    def refusals(self, module: Path, seconds: float = 300) -> list[str]:
-        """Why kernels of a module cannot be translated, one message an executable."""
-        messages: list[str] = self._ask(("refusals", str(module)), seconds)
-        return messages
-
-    def call(self, function: str, inputs: Sequence[np.ndarray], seconds: float = 60) -> list[np.ndarray]:
-        """Call a function of the loaded module."""
-        results: list[np.ndarray] = self._ask(("call", function, list(inputs)), seconds)
-        return results
 
     def close(self) -> None:
         if self._process is not None:
@@ -52,7 +38,8 @@ class Worker:
             self._process.join()
             self._process = self._pipe = None
 
-    def _ask(self, request: tuple[Any, ...], seconds: float) -> Any:
+    def ask(self, request: tuple[Any, ...], seconds: float) -> Any:
+        """The answer to ``request``. Raises Refused or Broken."""
         try:
             kind, value = self._answer(request, seconds)
         except Broken:
@@ -82,12 +69,35 @@ class Worker:
         if self._pipe is None:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
-            self._process = context.Process(
-                target=_serve, args=(theirs, self.device, self._checked), daemon=True
-            )
+            self._process = context.Process(target=self._serve, args=(theirs, *self._arguments), daemon=True)
             self._process.start()
             theirs.close()
         return self._pipe
+
+
+class Worker(Child):
+    """A child that loads modules and calls their functions.
+
+    ``checked`` kernels report accesses outside of their bindings (HALGPU_CHECKED).
+    """
+
+    def __init__(self, device: str = "opencl", *, checked: bool = False) -> None:
+        super().__init__(_serve, device, checked)
+        self.device = device
+
+    def load(self, module: Path, seconds: float = 300) -> None:
+        """Load a module, which builds its kernels; it stays until the next one."""
+        self.ask(("load", str(module)), seconds)
+
+    def refusals(self, module: Path, seconds: float = 300) -> list[str]:
+        """Why kernels of a module cannot be translated, one message an executable."""
+        messages: list[str] = self.ask(("refusals", str(module)), seconds)
+        return messages
+
+    def call(self, function: str, inputs: Sequence[np.ndarray], seconds: float = 60) -> list[np.ndarray]:
+        """Call a function of the loaded module."""
+        results: list[np.ndarray] = self.ask(("call", function, list(inputs)), seconds)
+        return results
 
 
 def _serve(pipe: Connection, device: str, checked: bool) -> None:

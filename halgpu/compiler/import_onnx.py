@@ -21,12 +21,19 @@ def import_model(source: str, shapes: dict[str, list[int]]) -> bytes:
         import onnx
     except ModuleNotFoundError:
         raise Wrong("the package onnx is not installed: pip install 'halgpu[onnx]'") from None
+    model = modern(_load(onnx, source))
+    pin(model, shapes)
+    return imported(model)
+
+
+def imported(model: Any) -> bytes:
+    """MLIR bytecode of an ``onnx.ModelProto``, whose nodes get names. Raises Wrong."""
+    import onnx
     from iree.compiler import ir
     from iree.compiler.extras import onnx_importer
 
-    model = _modern(onnx, _load(onnx, source))
-    pin(model, shapes)
     model = _inferred(onnx, model)
+    name_nodes(model.graph)
     info = onnx_importer.ModelInfo(model)
     module = info.create_module(context=ir.Context()).operation
     try:
@@ -50,7 +57,7 @@ OPSET = 17
 """What the compiler has operators for from on; of older versions it has few."""
 
 
-def _modern(onnx: Any, model: Any) -> Any:
+def modern(model: Any) -> Any:
     """The model in opset :data:`OPSET` if it is older and can be converted, else as it is."""
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     if not versions or versions[0] >= OPSET:
@@ -79,6 +86,16 @@ def _inferred(onnx: Any, model: Any) -> Any:
         onnx.save(model, whole, save_as_external_data=True, location="weights.bin")
         onnx.shape_inference.infer_shapes_path(whole, inferred, data_prop=True)
         return onnx.load(inferred)
+
+
+def name_nodes(graph: Any, prefix: str = "") -> None:
+    """Name the nodes that have no name after graph and operator: diagnostics tell places by them only."""
+    prefix = prefix or graph.name
+    for number, node in enumerate(graph.node):
+        node.name = node.name or f"{prefix}/{node.op_type}_{number}"
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
+                name_nodes(inner, node.name)
 
 
 def pin(model: Any, shapes: dict[str, list[int]]) -> None:

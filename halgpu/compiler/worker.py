@@ -41,10 +41,15 @@ def main(job: dict[str, Any]) -> int:
 def _compile(job: dict[str, Any]) -> None:
     from iree.compiler.api import ctypes_dl as api
 
-    from halgpu.compiler import repair_stream
-
     # All flags go where iree-compile itself has them: some are LLVM's, which a session's set_flags does not take.
     api._initializeGlobalCL("iree-compile", *job["flags"])
+    compile_with(api, job)
+
+
+def compile_with(api: Any, job: dict[str, Any]) -> None:
+    """Do ``job`` with the flags that the process has already. Raises Wrong."""
+    from halgpu.compiler import repair_stream
+
     with api.Session() as session:
         context = session.context
         if job["onnx"]:

@@ -281,8 +281,11 @@ def test_an_operator_that_the_compiler_lacks_is_named() -> None:
     model = onnx_model()
     model.graph.node[0].CopyFrom(helper.make_node("Mystery", ["x", "w", "b"], ["y"], domain="far.away"))
     model.opset_import.append(helper.make_opsetid("far.away", 1))
-    with pytest.raises(errors.Unimplemented, match=r"the compiler has no onnx\.Mystery of this version"):
+    with pytest.raises(
+        errors.Unimplemented, match=r"the compiler has no onnx\.Mystery of this version"
+    ) as caught:
         halgpu.compile(model)
+    assert 'loc("linear/Mystery_0")' in str(caught.value)
 
 
 def test_what_is_no_onnx_model() -> None:

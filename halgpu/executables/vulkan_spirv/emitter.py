@@ -55,6 +55,7 @@ class Emitter:
         self.result: Local | None = None
         self.end: str | None = None
         self.structure = structure.build(kernel.module, function)
+        self.barriers = kernel.barriers(self.structure) if depth == 0 else set()
         self.uses = _count_uses(function)
 
     # --- errors -----------------------------------------------------------------------------------------
@@ -232,6 +233,8 @@ class Emitter:
     def nodes(self, nodes: list[structure.Node]) -> None:
         """Emit a sequence of the control flow tree."""
         for node in nodes:
+            if id(node) in self.barriers:
+                self.barrier()
             _NODES[type(node)](self, node)
 
     def inside(self, scope: Scope, nodes: list[structure.Node]) -> None:
@@ -244,6 +247,8 @@ class Emitter:
         self.kernel.spend(len(node.block.body) + 1)
         self.block = node.block.label
         for instruction in node.block.body:
+            if id(instruction) in self.barriers:
+                self.barrier()
             handler = HANDLERS.get(instruction.op)
             if handler is None:
                 self.refuse(f"instruction {op_name(instruction.op)}")
@@ -251,6 +256,11 @@ class Emitter:
             expr = handler(self, instruction, type_)
             if expr is not None:
                 self.define(instruction, expr)
+
+    def barrier(self) -> None:
+        """A barrier that the compiler left out (see ``lost_barriers``)."""
+        self.statement("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")
+        self.kernel.touch_memory()
 
     def edge(self, node: structure.Edge) -> None:
         """The copies of a branch into a block with phis: all values are taken before any is set."""

@@ -9,7 +9,17 @@ from halgpu import errors
 from halgpu.devices.base import BindingLayout, KernelLayout
 from halgpu.devices.checks import Checks
 
-from . import checked, components, ctypes, library, literals, ranges, usage, workitems
+from . import (
+    checked,
+    components,
+    ctypes,
+    library,
+    literals,
+    lost_barriers,
+    ranges,
+    usage,
+    workitems,
+)
 from . import spirv_types as ty
 from .executable_def import PipelineDef
 from .expressions import Expr, Place, Pointer
@@ -28,6 +38,7 @@ from .places import (
 )
 from .source import Source
 from .spirv_table import BuiltIn, Decoration, Mode, Storage
+from .structure import Structure
 from .subgroups import Subgroups
 from .tree import INDENT, Local, Loop, Scope, declare, form_for, render, walk, words
 
@@ -75,6 +86,7 @@ class Kernel:
         """The name of the second text for bindings that are apart (KernelLayout.apart)."""
         self.recorder = checked.Recorder(self) if source.checked else None
         self._spent = 0
+        self._repaired = False
         self._builtins: dict[tuple[int, int], Expr] = {}
         self._local_ids: dict[int, str] = {}
         self._starts: dict[str, str] = {}
@@ -385,6 +397,14 @@ class Kernel:
             found[name] = (0, size - 1) if size else ranges.known(text, found)
         return found
 
+    def barriers(self, tree: Structure) -> set[int]:
+        """What barriers have to come before that the compiler left out (see ``lost_barriers``)."""
+        if self.launched_size == (1, 1, 1):
+            return set()
+        found = lost_barriers.barriers(self.module, self.function, tree, self.usage, in_turn=self.source.cpu)
+        self._repaired = bool(found)
+        return found
+
     def _split_vectors(self) -> None:
         """Take vectors apart where the compiler makes longer ones of their components."""
 
@@ -415,7 +435,7 @@ class Kernel:
         on without a barrier, which is right only as long as a work-item is done before the next one begins.
         """
         ids = self._local_ids
-        if not ids or self.declarations or self.usage.synchronizes:
+        if not ids or self.declarations or self.usage.synchronizes or self._repaired:
             return None
         known = _SAME_FOR_GROUP | {BuiltIn.LOCAL_INVOCATION_ID, BuiltIn.LOCAL_INVOCATION_INDEX}
         if not self.builtins_used() <= known:

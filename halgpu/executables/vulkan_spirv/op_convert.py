@@ -19,6 +19,7 @@ from .numbers import (
     signed,
     unsigned,
     widen,
+    width_of,
 )
 from .op_memory import reinterpret
 from .opcodes import Op
@@ -41,11 +42,19 @@ def _cast(e: Emitter, expr: Expr, type_: ty.Type) -> Expr:
 
 
 def float_to_int(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
-    """OpConvertFToS, OpConvertFToU; values out of range, undefined in SPIR-V, saturate and NaN gives 0."""
+    """OpConvertFToS, OpConvertFToU; values out of range, undefined in SPIR-V, saturate and NaN gives 0.
+
+    OpConvertFToS to 8 and 16 bits saturates at 32 bits and keeps the low ones, as iree-compile's code for CPUs does:
+    iree-compile 3.13.0 makes conversions to the unsigned types of ONNX and PyTorch with it, where 153.0 is to be 153.
+    """
     a = _operand(e, instruction, type_, is_int(type_), "a float and an integer result")
     e.check(instruction, is_float(a.type), "a float")
     a = widen(e, a)
     is_signed = instruction.op == Op.ConvertFToS
+    if is_signed and width_of(type_) < 32:
+        wide = ty.like(type_, ty.INTS[32])
+        helper = _saturating(e, a.type, ctypes.signed_name(wide))
+        return converted(e, unsigned(e, a.retyped(wide, f"{helper}({a.text})")), type_)
     helper = _saturating(e, a.type, ctypes.signed_name(type_) if is_signed else e.source.type(type_))
     expr = a.retyped(type_, f"{helper}({a.text})")
     return unsigned(e, expr) if is_signed else expr

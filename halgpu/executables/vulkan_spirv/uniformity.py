@@ -67,6 +67,10 @@ class Uniformity:
         self._merges: dict[int, set[int]] = defaultdict(set)
         """Block -> ids of the conditions that decide which of its phis' values is taken."""
         self._left: set[int] = set()
+        self._chains = {
+            i.result: i.operands for block in function.blocks.values() for i in block.body if i.op in _CHAINS
+        }
+        """Pointer -> the pointer that it was made of, and indices."""
         self._walk(tree.nodes, set())
         self._divergent: set[int] = set()
         self._spread()
@@ -83,6 +87,10 @@ class Uniformity:
         """Ids of the conditions that decide which values the phis of ``block`` take."""
         return self._merges[block]
 
+    def differs(self, value: int) -> bool:
+        """Whether ``value`` may differ between the invocations of a workgroup that compute it."""
+        return value in self._divergent
+
     # --- conditions -------------------------------------------------------------------------------------
 
     def _walk(self, nodes: list[structure.Node], conditions: set[int]) -> None:
@@ -93,15 +101,15 @@ class Uniformity:
             elif isinstance(node, structure.Loop):
                 self._loop(node, here)
             elif isinstance(node, (structure.If, structure.Switch)):
-                condition, branches = _selection(node)
+                condition, branches = branches_of(node)
                 for branch in branches:
                     self._walk(branch, here | {condition})
                     for edge in _edges(branch):
                         self._merges[edge.target].add(condition)
-                if any(_leaves(branch, (structure.Leave, structure.Exit)) for branch in branches):
+                if any(map(_leaves, branches)):
                     # Some invocations may be gone from here on.
                     here.add(condition)
-                if any(_leaves(branch, (structure.Exit,)) for branch in branches):
+                if any(map(_ends, branches)):
                     self._left.add(condition)
 
     def _loop(self, node: structure.Loop, conditions: set[int]) -> None:
@@ -141,7 +149,7 @@ class Uniformity:
     def _load_differs(self, pointer: int) -> bool:
         if pointer in self._divergent:
             return True
-        root = self._root(pointer)
+        root = self.root(pointer)
         variable = self._module.variables.get(root)
         if variable is None:
             return True
@@ -159,50 +167,76 @@ class Uniformity:
             for id_ in self._usage.writes
         )
 
-    def _root(self, pointer: int) -> int:
-        chains = {
-            i.result: i.operands[0]
-            for block in self._function.blocks.values()
-            for i in block.body
-            if i.op in _CHAINS
-        }
-        while pointer in chains:
-            pointer = chains[pointer]
+    def root(self, pointer: int) -> int:
+        """The variable that ``pointer`` leads into."""
+        while pointer in self._chains:
+            pointer = self._chains[pointer][0]
         return pointer
 
+    def indices(self, pointer: int) -> tuple[int, ...]:
+        """Ids of the indices that lead from its variable to ``pointer``."""
+        if pointer not in self._chains:
+            return ()
+        base, *last = self._chains[pointer]
+        return (*self.indices(base), *last)
 
-def _selection(node: structure.If | structure.Switch) -> tuple[int, list[list[structure.Node]]]:
+
+def branches_of(node: structure.If | structure.Switch) -> tuple[int, list[list[structure.Node]]]:
+    """What a selection decides by, and its branches."""
     if isinstance(node, structure.If):
         return node.condition, [node.then, node.otherwise]
     return node.selector, [case.body for case in node.cases]
 
 
-def _inner(node: structure.Node) -> list[structure.Node]:
+def inner(node: structure.Node) -> list[structure.Node]:
     """The nodes inside of a construct."""
     if isinstance(node, structure.Loop):
         return [*node.body, *node.tail]
     if isinstance(node, (structure.If, structure.Switch)):
-        return [inner for branch in _selection(node)[1] for inner in branch]
+        return [inner for branch in branches_of(node)[1] for inner in branch]
     return []
 
 
-def _leaves(nodes: list[structure.Node], kinds: tuple[type, ...]) -> bool:
-    """Whether one of some kinds of nodes is anywhere inside."""
-    return any(isinstance(node, kinds) or _leaves(_inner(node), kinds) for node in nodes)
+def _ends(nodes: list[structure.Node]) -> bool:
+    """Whether the function may end inside."""
+    return any(isinstance(node, structure.Exit) or _ends(inner(node)) for node in nodes)
+
+
+def _leaves(nodes: list[structure.Node], breakable: bool = False, continuable: bool = False) -> bool:
+    """Whether control may jump from inside of nodes to elsewhere than behind them.
+
+    What is inside of a loop or a switch may leave that: it is ``breakable``, ``continuable``.
+    """
+    for node in nodes:
+        if isinstance(node, structure.Exit):
+            return True
+        if isinstance(node, structure.Leave):
+            stays = {"break": breakable, "continue": continuable}.get(node.kind, False)
+            if not stays:
+                return True
+        loop = isinstance(node, structure.Loop)
+        switch = isinstance(node, structure.Switch)
+        if _leaves(inner(node), breakable or loop or switch, continuable or loop):
+            return True
+    return False
 
 
 def _edges(nodes: list[structure.Node]) -> Iterator[structure.Edge]:
     for node in nodes:
         if isinstance(node, structure.Edge):
             yield node
-        yield from _edges(_inner(node))
+        yield from _edges(inner(node))
 
 
-def _exit_conditions(nodes: list[structure.Node]) -> Iterator[int]:
-    """The conditions on which control jumps away from inside of nodes."""
+def _exit_conditions(
+    nodes: list[structure.Node], breakable: bool = False, continuable: bool = False
+) -> Iterator[int]:
+    """The conditions on which control jumps away from inside of nodes (see :func:`_leaves`)."""
     for node in nodes:
+        loop = isinstance(node, structure.Loop)
+        switch = isinstance(node, structure.Switch)
         if isinstance(node, (structure.If, structure.Switch)):
-            condition, branches = _selection(node)
-            if any(_leaves(branch, (structure.Leave, structure.Exit)) for branch in branches):
+            condition, branches = branches_of(node)
+            if any(_leaves(branch, breakable or switch, continuable) for branch in branches):
                 yield condition
-        yield from _exit_conditions(_inner(node))
+        yield from _exit_conditions(inner(node), breakable or loop or switch, continuable or loop)

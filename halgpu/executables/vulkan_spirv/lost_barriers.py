@@ -1,0 +1,180 @@
+"""Barriers that the stock compiler leaves out of kernels.
+
+Where iree-compile 3.13.0 distributes the operations of a kernel among invocations in different ways, it may forget
+that they hand results on to one another, and makes kernels without any barrier:
+
+* the kernel of an argmax fills its whole result with zeros in every invocation, then every invocation updates its
+  own element of it: one may fill what another one has updated already;
+* in the kernel of a softmax over the axis before the last, every invocation sums up a column in workgroup memory,
+  then reads the sums of all columns.
+
+Invocations in lockstep get it right by luck, and only a whole subgroup of them is. Here a barrier goes between such
+accesses, wherever all invocations come by together; there it changes nothing for a kernel that needs none.
+
+*Common* stores are those that all invocations make together, of the same value to the same place; other accesses
+are an invocation's *own*. Workgroup memory is *exchanged* if it is reached by different indices.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from . import structure
+from .opcodes import Op
+from .parser import Function, Instruction, Module
+from .spirv_table import Storage
+from .uniformity import Uniformity, branches_of, inner
+from .usage import Usage
+
+COMMON, OWN = "common", "own"
+Exchange = tuple[int, tuple[int, ...], bool]
+"""An access to exchanged memory: variable, indices, whether it is a store."""
+Kinds = frozenset[str | Exchange]
+_SHARED = frozenset({Storage.STORAGE_BUFFER, Storage.WORKGROUP})
+
+
+def barriers(
+    module: Module, function: Function, tree: structure.Structure, usage: Usage, *, in_turn: bool
+) -> set[int]:
+    """``id`` of the nodes and instructions of ``tree`` that a barrier has to come before.
+
+    ``in_turn`` says that invocations run one after the other, each to its end, as long as there are no barriers.
+    Then workgroup memory that every invocation fills for itself is safe.
+    """
+    if usage.synchronizes or Op.FunctionCall in usage.opcodes:
+        return set()
+    planner = _Planner(module, function, tree, usage)
+    if not planner.exchanged and not planner.has_lost_barriers(
+        frozenset({Storage.STORAGE_BUFFER}) if in_turn else _SHARED
+    ):
+        return set()
+    planner.sequence(tree.nodes, frozenset(), uniform=True)
+    return set() if planner.impossible else planner.found
+
+
+class _Planner:
+    def __init__(self, module: Module, function: Function, tree: structure.Structure, usage: Usage) -> None:
+        self.uniformity = Uniformity(module, function, tree, usage, one_subgroup=False)
+        self.module = module
+        self.function = function
+        self.found: set[int] = set()
+        self.impossible = False
+        self.exchanged = self.find_exchanged()
+
+    # --- what accesses are ------------------------------------------------------------------------------
+
+    def accesses(self) -> Iterator[tuple[Instruction, int]]:
+        for block in self.function.blocks.values():
+            for instruction in block.body:
+                if self.storage(instruction) in _SHARED:
+                    yield instruction, block.label
+
+    def find_exchanged(self) -> frozenset[int]:
+        indices: dict[int, set[tuple[int, ...]]] = defaultdict(set)
+        stored = set()
+        for instruction, block in self.accesses():
+            variable = self.uniformity.root(instruction.operands[0])
+            if self.storage(instruction) == Storage.WORKGROUP and not self.is_common_store(
+                instruction, block
+            ):
+                indices[variable].add(self.uniformity.indices(instruction.operands[0]))
+                if instruction.op == Op.Store:
+                    stored.add(variable)
+        return frozenset(variable for variable in stored if len(indices[variable]) > 1)
+
+    def has_lost_barriers(self, storages: frozenset[Storage]) -> bool:
+        return any(
+            self.storage(i) in storages and self.is_common_store(i, block) for i, block in self.accesses()
+        )
+
+    def is_common_store(self, instruction: Instruction, block: int) -> bool:
+        return (
+            instruction.op == Op.Store
+            and self.uniformity.is_uniform(block)
+            and not any(map(self.uniformity.differs, instruction.operands[:2]))
+        )
+
+    def storage(self, instruction: Instruction) -> int | None:
+        """Where an access goes; None for other instructions."""
+        if instruction.op not in (Op.Store, Op.Load):
+            return None
+        variable = self.module.variables.get(self.uniformity.root(instruction.operands[0]))
+        return None if variable is None else variable.storage
+
+    def kind(self, instruction: Instruction, block: int) -> Kinds:
+        if self.storage(instruction) not in _SHARED:
+            return frozenset()
+        if self.is_common_store(instruction, block):
+            return frozenset({COMMON})
+        pointer, stores = instruction.operands[0], instruction.op == Op.Store
+        variable = self.uniformity.root(pointer)
+        exchange: Kinds = frozenset()
+        if variable in self.exchanged:
+            exchange = frozenset({(variable, self.uniformity.indices(pointer), stores)})
+        if not stores and self.uniformity.is_uniform(block) and not self.uniformity.differs(pointer):
+            # What all read alike is what each of them has stored, or nobody stores it.
+            return exchange
+        return exchange | {OWN}
+
+    def kinds(self, node: structure.Node) -> Kinds:
+        found: set[str | Exchange] = set()
+        for straight in _straights(node):
+            for instruction in straight.block.body:
+                found |= self.kind(instruction, straight.block.label)
+        return frozenset(found)
+
+    # --- where barriers go ------------------------------------------------------------------------------
+
+    def sequence(self, nodes: list[structure.Node], pending: Kinds, *, uniform: bool) -> Kinds:
+        """Plan for ``nodes``; ``pending`` are the kinds of accesses since the last barrier, before and after."""
+        for node in nodes:
+            if isinstance(node, structure.Straight):
+                uniform = self.uniformity.is_uniform(node.block.label)
+                for instruction in node.block.body:
+                    kinds = self.kind(instruction, node.block.label)
+                    pending = self.reach(instruction, kinds, pending, uniform=uniform)
+                continue
+            kinds = self.kinds(node)
+            if not kinds:
+                continue
+            if not self.is_split(node, kinds):
+                pending = self.reach(node, kinds, pending, uniform=uniform)
+            elif isinstance(node, (structure.If, structure.Switch)):
+                branches = branches_of(node)[1]
+                pending = frozenset().union(
+                    *(self.sequence(branch, pending, uniform=uniform) for branch in branches)
+                )
+            else:
+                pending = self.sequence(inner(node), pending | kinds, uniform=uniform) | kinds
+        return pending
+
+    def is_split(self, node: structure.Node, kinds: Kinds) -> bool:
+        """Whether barriers go inside of a construct, which all invocations take together, instead of before it."""
+        if isinstance(node, (structure.If, structure.Switch)) and self.uniformity.differs(
+            branches_of(node)[0]
+        ):
+            return False
+        # Of a loop's exit only the branch that stays becomes C.
+        return _clash(kinds, kinds) or any(isinstance(part, structure.Leave) for part in inner(node))
+
+    def reach(self, place: object, kinds: Kinds, pending: Kinds, *, uniform: bool) -> Kinds:
+        if not _clash(pending, kinds):
+            return pending | kinds
+        self.impossible |= not uniform
+        self.found.add(id(place))
+        return kinds
+
+
+def _clash(before: Kinds, after: Kinds) -> bool:
+    if (COMMON in before and OWN in after) or (OWN in before and COMMON in after):
+        return True
+    first, second = ([k for k in kinds if isinstance(k, tuple)] for kinds in (before, after))
+    return any(a[0] == b[0] and a[1] != b[1] and (a[2] or b[2]) for a in first for b in second)
+
+
+def _straights(node: structure.Node) -> Iterator[structure.Straight]:
+    if isinstance(node, structure.Straight):
+        yield node
+    for part in inner(node):
+        yield from _straights(part)
