@@ -41,7 +41,7 @@ def test_kernels_for_a_device_build_there(network, capsys):
     context = pyopencl.create_some_context(interactive=False)
     for source in text.split("// rodata[")[1:]:
         program = pyopencl.Program(context, "//" + source).build()
-        assert len(program.all_kernels()) == 1
+        assert len(program.all_kernels()) == source.count("__kernel ") > 0
 
 
 @pytest.mark.parametrize(("target", "kind"), [("llvm-cpu", "an ELF binary"), ("vmvx", "a bytecode module")])
