@@ -333,7 +333,7 @@ def test_the_reader_is_strict(program):
         (kernel, {"ts": float("nan")}),
         (kernel, {"ts": kernel["ts"] + kernel["dur"] + 1}),
         (kernel, {"tid": 7}),
-        (call, {"dur": call["dur"] / 2}),
+        (call, {"dur": 0.001}),  # half of it may hold all that it called, on a busy machine
         (call, {"pid": "1"}),
     ):
         kept = dict(event)
