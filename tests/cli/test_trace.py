@@ -328,12 +328,20 @@ def test_the_reader_is_strict(program):
     TraceFile(json.dumps(good))
     [kernel] = [event for event in good["traceEvents"] if event.get("cat") == "kernel"]
     [call] = [event for event in good["traceEvents"] if event["name"] == "program.twice"]
+    inner = max(
+        (
+            e
+            for e in good["traceEvents"]
+            if e.get("ph") == "X" and e["tid"] == call["tid"] and e["ts"] > call["ts"]
+        ),
+        key=lambda event: event["dur"],
+    )
     for event, changes in (
         (kernel, {"dur": -1}),
         (kernel, {"ts": float("nan")}),
         (kernel, {"ts": kernel["ts"] + kernel["dur"] + 1}),
         (kernel, {"tid": 7}),
-        (call, {"dur": 0.001}),  # half of it may hold all that it called, on a busy machine
+        (call, {"dur": inner["ts"] + inner["dur"] / 2 - call["ts"]}),  # ends while what it called goes on
         (call, {"pid": "1"}),
     ):
         kept = dict(event)
