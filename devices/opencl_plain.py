@@ -10,11 +10,10 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from halgpu import errors
-from halgpu.devices.base import Kernel, KernelLayout, Program
+from halgpu.devices.base import KernelLayout, Program
 from halgpu.devices.constants import ConstantType, Passed, Scalar, Struct, Vector, size
-from halgpu.devices.forks import keep_forever
 from halgpu.devices.memory import Memory
-from halgpu.devices.opencl_programs import build_options, check_limits, compile_source
+from halgpu.devices.opencl_programs import EnqueuedKernel, build_options, check_limits, compile_source
 
 if TYPE_CHECKING:
     from halgpu.devices.opencl import OpenCLDevice
@@ -22,22 +21,14 @@ if TYPE_CHECKING:
 LANGUAGE: Final = "opencl-c"
 
 
-class PlainKernel(Kernel):
-    """A built kernel with plain parameters. Arguments that did not change since its last launch are not set again."""
+class PlainKernel(EnqueuedKernel):
+    """A kernel with plain parameters. Arguments that did not change since its last launch are not set again."""
 
     language = LANGUAGE
 
     def __init__(self, device: OpenCLDevice, layout: KernelLayout, native: Any) -> None:
-        super().__init__(device, layout)
+        super().__init__(device, layout, native)
         self.pointer_alignment = max(device.native.mem_base_addr_align // 8, 1)
-        self._device = device
-        self._queue = device.queue
-        self._error = device.cl.Error
-        self._enqueue = device.cl.enqueue_nd_range_kernel
-        self._native = native
-        self._local = layout.workgroup_size
-        # As in opencl_programs.py: what PyOpenCL's generated code calls, some 10 us quicker than set_arg.
-        self._set_bytes = getattr(native, "_set_arg_buf", native.set_arg)
         assert layout.types is not None
         self._pieces = Passed(layout.types, LANGUAGE).pieces
         self._first = len(layout.types)
@@ -48,30 +39,10 @@ class PlainKernel(Kernel):
         if layout.local_memory:
             native.set_arg(self._first + layout.pointers, device.cl.LocalMemory(layout.local_memory))
 
-    def __del__(self) -> None:
-        native = getattr(self, "_native", None)  # not there when __init__ raised
-        if native is not None and self.device.counters.forked:
-            keep_forever(native)
-
-    def launch(
-        self, workgroups: tuple[int, int, int], constants: tuple[int, ...], memories: list[Memory],
-        offsets: list[int], lengths: list[int],
-    ) -> Any:  # fmt: skip
-        queue = self._queue
-        x, y, z = workgroups
-        local = self._local
-        try:
-            if constants != self._words_set:
-                self._set_constants(constants)
-            self._set_bindings(memories, offsets)
-            event = self._enqueue(
-                queue.native, self._native, (x * local[0], y * local[1], z * local[2]), local
-            )
-        except self._error as error:
-            self._forget_arguments()
-            raise self._device.error(f"run kernel {self.layout.name!r}", error) from error
-        queue.enqueued += 1
-        return event
+    def _set_arguments(self, memories: list[Memory], offsets: list[int], constants: tuple[int, ...]) -> None:
+        if constants != self._words_set:
+            self._set_constants(constants)
+        self._set_bindings(memories, offsets)
 
     def _set_constants(self, words: tuple[int, ...]) -> None:
         known = self._pieces_set

@@ -6,6 +6,7 @@ Part of the ``opencl`` backend (opencl.py), which imports pyopencl and hands it 
 from __future__ import annotations
 
 import struct
+from abc import abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from halgpu.devices.opencl import OpenCLDevice
 
 
-class OpenCLKernel(Kernel):
-    """A built OpenCL kernel. Arguments that did not change since its last launch are not set again."""
+class EnqueuedKernel(Kernel):
+    """A built OpenCL kernel; how it sets its arguments is what kinds of kernels differ in."""
 
     def __init__(self, device: OpenCLDevice, layout: KernelLayout, native: Any) -> None:
         super().__init__(device, layout)
@@ -33,12 +34,6 @@ class OpenCLKernel(Kernel):
         # PyOpenCL's public set_arg takes 13 us for bytes, since it tries every other kind first; what its
         # own generated code calls takes 0.3 us.
         self._set_bytes = getattr(native, "_set_arg_buf", native.set_arg)
-        self._serials = [0] * layout.pointers
-        self._parameters: tuple[int, ...] | None = None
-        padding = layout.parameter_bytes - 8 * layout.parameter_longs - 4 * layout.constants
-        self._pack = struct.Struct(f"={layout.parameter_longs}Q{layout.constants}I{padding}x").pack
-        if not layout.parameter_bytes:
-            self._parameters = ()
 
     def __del__(self) -> None:
         native = getattr(self, "_native", None)  # not there when __init__ raised
@@ -53,7 +48,7 @@ class OpenCLKernel(Kernel):
         x, y, z = workgroups
         local = self._local
         try:
-            self._set_arguments(memories, (*offsets, *constants))
+            self._set_arguments(memories, offsets, constants)
             event = self._enqueue(
                 queue.native, self._native, (x * local[0], y * local[1], z * local[2]), local
             )
@@ -63,8 +58,29 @@ class OpenCLKernel(Kernel):
         queue.enqueued += 1
         return event
 
-    def _set_arguments(self, memories: list[Memory], values: tuple[int, ...]) -> None:
-        serials, used = self._serials, self._queue.enqueued + 1
+    @abstractmethod
+    def _set_arguments(self, memories: list[Memory], offsets: list[int], constants: tuple[int, ...]) -> None:
+        """Set the arguments that are not those of the last launch, and mark the memories as used by this one."""
+
+    @abstractmethod
+    def _forget_arguments(self) -> None:
+        """Have the next launch set all arguments."""
+
+
+class OpenCLKernel(EnqueuedKernel):
+    """A kernel with packed parameters. Arguments that did not change since its last launch are not set again."""
+
+    def __init__(self, device: OpenCLDevice, layout: KernelLayout, native: Any) -> None:
+        super().__init__(device, layout, native)
+        self._serials = [0] * layout.pointers
+        self._parameters: tuple[int, ...] | None = None
+        padding = layout.parameter_bytes - 8 * layout.parameter_longs - 4 * layout.constants
+        self._pack = struct.Struct(f"={layout.parameter_longs}Q{layout.constants}I{padding}x").pack
+        if not layout.parameter_bytes:
+            self._parameters = ()
+
+    def _set_arguments(self, memories: list[Memory], offsets: list[int], constants: tuple[int, ...]) -> None:
+        serials, used, values = self._serials, self._queue.enqueued + 1, (*offsets, *constants)
         for index, memory in enumerate(memories):
             memory.used = used  # type: ignore[attr-defined]  # all memories are OpenCLMemory
             if memory.serial != serials[index]:
