@@ -87,24 +87,14 @@ class ImportedPages(UnifiedMemory):
 
     __slots__ = ()
 
+    access = "READ_ONLY"  # PyOpenCL takes read-only bytes for nothing else
+    making = "use {} bytes of the host in place"
+
     def __init__(self, device: OpenCLDevice, data: memoryview) -> None:
         OpenCLMemory.__init__(self, device, data.nbytes)
         self._pages = Pages(np.frombuffer(data, np.uint8))
         self._view = data
         self._map = None
-
-    @property
-    def handle(self) -> Any:
-        if self._native is None:
-            device, flags = self.device, self.device.cl.mem_flags
-            try:
-                # READ_ONLY: PyOpenCL takes read-only bytes for nothing else.
-                self._native = device.cl.Buffer(
-                    device.context, flags.READ_ONLY | flags.USE_HOST_PTR, hostbuf=self._pages.storage
-                )
-            except device.cl.Error as error:
-                raise device.error(f"use {self.byte_length} bytes of the host in place", error) from error
-        return self._native
 
 
 def import_host(device: Device, data: Any) -> Buffer:

@@ -260,6 +260,10 @@ class UnifiedMemory(OpenCLMemory):
 
     __slots__ = ("_map", "_pages", "_view")
 
+    access = "READ_WRITE"
+    """What kernels may do, as one of cl.mem_flags."""
+    making = "make a buffer of {} bytes"
+
     def __init__(
         self, device: OpenCLDevice, byte_length: int, capacity: int = 0, block: UnifiedBlock | None = None
     ) -> None:
@@ -275,12 +279,13 @@ class UnifiedMemory(OpenCLMemory):
     def handle(self) -> Any:
         if self._native is None:
             device, flags = self.device, self.device.cl.mem_flags
+            access = getattr(flags, self.access)
             try:
                 self._native = device.cl.Buffer(
-                    device.context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=self._pages.storage
+                    device.context, access | flags.USE_HOST_PTR, hostbuf=self._pages.storage
                 )
             except device.cl.Error as error:
-                raise device.error(f"make a buffer of {self.byte_length} bytes", error) from error
+                raise device.error(self.making.format(self.byte_length), error) from error
         return self._native
 
     def acquire_host(self, *, read: bool, write: bool) -> tuple[memoryview, int]:
