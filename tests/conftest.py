@@ -6,6 +6,7 @@ The tools come with the `test` extra. A missing tool fails the test that needs i
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -83,6 +85,23 @@ def iree_tool() -> Callable[..., subprocess.CompletedProcess[str]]:
 def examples() -> Path:
     """The folder of example programs."""
     return REPOSITORY / "examples"
+
+
+def load_file(path: Path) -> ModuleType:
+    """A Python file that lies in no package, as a module."""
+    spec = importlib.util.spec_from_file_location(f"halgpu_{path.parent.name}_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def python_file() -> Callable[[Path], ModuleType]:
+    """`python_file(path)` is a script of ci/ or benchmarks/, or a conftest.py, as a module."""
+    return load_file
 
 
 @pytest.fixture(scope="session")

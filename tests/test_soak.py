@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -13,15 +11,8 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def soak() -> ModuleType:
-    path = Path(__file__).resolve().parent.parent / "ci" / "soak.py"
-    spec = importlib.util.spec_from_file_location("halgpu_ci_soak", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
+def soak(python_file: Callable[[Path], ModuleType]) -> ModuleType:
+    return python_file(Path(__file__).resolve().parent.parent / "ci" / "soak.py")
 
 
 @pytest.fixture(scope="module")

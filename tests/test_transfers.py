@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -15,15 +13,8 @@ import halgpu
 
 
 @pytest.fixture(scope="module")
-def transfers() -> ModuleType:
-    path = Path(__file__).resolve().parent.parent / "benchmarks" / "transfers.py"
-    spec = importlib.util.spec_from_file_location("halgpu_transfers", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
+def transfers(python_file: Callable[[Path], ModuleType]) -> ModuleType:
+    return python_file(Path(__file__).resolve().parent.parent / "benchmarks" / "transfers.py")
 
 
 @pytest.fixture(params=["opencl?debug=0", "opencl?debug=0&unified=0"])

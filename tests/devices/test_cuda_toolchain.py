@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -62,18 +63,9 @@ def compiled_text(source: str) -> str:
         real.destroyProgram(made)
 
 
-def module_of(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"matrix_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_kernels_of_the_matrix_are_cuda_c(tmp_path: Path) -> None:
+def test_the_kernels_of_the_matrix_are_cuda_c(python_file: Callable[[Path], ModuleType]) -> None:
     """Which the devices of a machine with a GPU are tested with."""
-    matrix = module_of(HERE.parent / "matrix" / "conftest.py")
+    matrix = python_file(HERE.parent / "matrix" / "conftest.py")
     program = matrix.program("cuda-c", [*matrix.KERNELS])
     said = compiled(program.source)
     assert [*said.entries] == [layout.name for layout in program.layouts]
@@ -82,9 +74,11 @@ def test_the_kernels_of_the_matrix_are_cuda_c(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["char", "float", "double"])
-def test_the_matrix_reads_at_odd_addresses_byte_by_byte(kind: str) -> None:
+def test_the_matrix_reads_at_odd_addresses_byte_by_byte(
+    kind: str, python_file: Callable[[Path], ModuleType]
+) -> None:
     """A plain load there would take the whole context with it."""
-    matrix = module_of(HERE.parent / "matrix" / "conftest.py")
+    matrix = python_file(HERE.parent / "matrix" / "conftest.py")
     source = (
         (HERE.parent / "matrix" / "test_dispatch.py").read_text().split('NEGATE = """')[1].split('"""')[0]
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -12,14 +12,8 @@ from halgpu.devices import Device
 
 
 @pytest.fixture(scope="module")
-def conftest() -> ModuleType:
-    path = Path(__file__).with_name("conftest.py")
-    spec = importlib.util.spec_from_file_location("matrix_conftest", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def conftest(python_file: Callable[[Path], ModuleType]) -> ModuleType:
+    return python_file(Path(__file__).with_name("conftest.py"))
 
 
 def test_an_empty_matrix_fails(conftest: ModuleType, tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
 import numpy as np
 import pytest
 
@@ -16,16 +20,8 @@ def null() -> Device:
 
 
 @pytest.fixture
-def kernels(null: Device) -> dict[str, Kernel]:
-    from importlib.util import module_from_spec, spec_from_file_location
-    from pathlib import Path
-
-    spec = spec_from_file_location("matrix_kernels", Path(__file__).with_name("conftest.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.build_all(null)
+def kernels(null: Device, python_file: Callable[[Path], ModuleType]) -> dict[str, Kernel]:
+    return python_file(Path(__file__).with_name("conftest.py")).build_all(null)
 
 
 def test_dispatches_are_counted_and_leave_every_binding_alone(
