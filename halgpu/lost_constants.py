@@ -23,7 +23,7 @@ HINT = (
     "lost a dense constant; compile it with 'halgpu compile', which keeps them"
 )
 
-_STORED_BYTES = {"GlobalStoreI32": 4, "GlobalStoreF32": 4, "GlobalStoreI64": 8, "GlobalStoreF64": 8}
+_BYTES = {"I32": 4, "F32": 4, "I64": 8, "F64": 8}
 
 
 def users(program: BytecodeModule) -> tuple[str, ...]:
@@ -32,39 +32,51 @@ def users(program: BytecodeModule) -> tuple[str, ...]:
     They load a ref global that the program never stores; or such an i64 global, and have a null ref. None where
     the program also stores to globals whose numbers it computes.
     """
-    functions = program.translation.functions
-    ops = [op for function in functions for op in _ops(function)]
-    if any(op.instruction.symbol.startswith("GlobalStoreIndirect") for op in ops):
+    stored = stored_places(program)
+    if stored is None:
         return ()
-    refs = {op["global"] for op in ops if op.instruction.symbol == "GlobalStoreRef"}
-    stored = {address for op in ops for address in _stored_bytes(op)}
     return tuple(
         program.translation.name(function.definition.ordinal)
-        for function in functions
-        if _uses_lost(function, refs, stored)
+        for function in program.translation.functions
+        if _uses_lost(function, stored)
     )
 
 
-def _ops(function: VerifiedFunction) -> Iterator[Op]:
+def operations(function: VerifiedFunction) -> Iterator[Op]:
+    """A function's operations, block after block."""
     for block in function.blocks:
         yield from block.ops
 
 
-def _stored_bytes(op: Op) -> range:
-    size = _STORED_BYTES.get(op.instruction.symbol, 0)
-    return range(op["byte_offset"], op["byte_offset"] + size) if size else range(0)
+def places(op: Op, kind: str) -> list[tuple[str, int]]:
+    """What ``op`` accesses if it is of ``kind``, GlobalLoad or GlobalStore: ``("ref", n)`` for a ref global, or
+    ``("byte", n)`` for each byte of another."""
+    symbol = op.instruction.symbol
+    if not symbol.startswith(kind):
+        return []
+    if symbol == f"{kind}Ref":
+        return [("ref", op["global"])]
+    size = _BYTES.get(symbol.removeprefix(kind), 0)
+    return [("byte", op["byte_offset"] + byte) for byte in range(size)]
 
 
-def _uses_lost(function: VerifiedFunction, refs: set[int], stored: set[int]) -> bool:
+def stored_places(program: BytecodeModule) -> set[tuple[str, int]] | None:
+    """The globals that a program stores; None where it also stores to globals whose numbers it computes."""
+    ops = [op for function in program.translation.functions for op in operations(function)]
+    if any(op.instruction.symbol.startswith("GlobalStoreIndirect") for op in ops):
+        return None
+    return {place for op in ops for place in places(op, "GlobalStore")}
+
+
+def _uses_lost(function: VerifiedFunction, stored: set[tuple[str, int]]) -> bool:
     null = offset = False
-    for op in _ops(function):
+    for op in operations(function):
         symbol = op.instruction.symbol
-        if symbol == "GlobalLoadRef" and op["global"] not in refs:
+        lost = stored.isdisjoint(places(op, "GlobalLoad"))
+        if symbol == "GlobalLoadRef" and lost:
             return True
         null |= symbol == "ConstRefZero"
-        offset |= symbol == "GlobalLoadI64" and stored.isdisjoint(
-            range(op["byte_offset"], op["byte_offset"] + 8)
-        )
+        offset |= symbol == "GlobalLoadI64" and lost
     return null and offset
 
 
@@ -76,4 +88,4 @@ def explain(error: NullReference, programs: Iterable[BytecodeModule]) -> None:
         error.args = (error.message,)
 
 
-__all__ = ["HINT", "explain", "users"]
+__all__ = ["HINT", "explain", "operations", "places", "stored_places", "users"]

@@ -6,16 +6,13 @@ A program whose initializer the compiler lost loads globals that nothing stores:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from halgpu import errors
+from halgpu.lost_constants import operations, places, stored_places
 
 if TYPE_CHECKING:
     from halgpu.vm import BytecodeModule
-    from halgpu.vm.isa import Op
-
-_BYTES = {"I32": 4, "F32": 4, "I64": 8, "F64": 8}
 
 
 def check(data: bytes) -> None:
@@ -37,30 +34,14 @@ def unstored(program: BytecodeModule) -> list[tuple[str, str]]:
 
     Empty where it also stores to globals whose numbers it computes.
     """
-    functions = program.translation.functions
-    operations = [(function, op) for function in functions for op in _ops(function)]
-    if any(op.instruction.symbol.startswith("GlobalStoreIndirect") for _, op in operations):
+    stored = stored_places(program)
+    if stored is None:
         return []
-    stored = {place for _, op in operations for place in _places(op, "GlobalStore")}
     found: list[tuple[str, str]] = []
-    for function, op in operations:
-        places = _places(op, "GlobalLoad")
-        if places and stored.isdisjoint(places):
-            found.append((program.translation.name(function.definition.ordinal), "{} {}".format(*places[0])))
+    for function in program.translation.functions:
+        for op in operations(function):
+            loaded = places(op, "GlobalLoad")
+            if loaded and stored.isdisjoint(loaded):
+                name = program.translation.name(function.definition.ordinal)
+                found.append((name, "{} {}".format(*loaded[0])))
     return found
-
-
-def _ops(function: object) -> Iterator[Op]:
-    for block in function.blocks:  # type: ignore[attr-defined]
-        yield from block.ops
-
-
-def _places(op: Op, kind: str) -> list[tuple[str, int]]:
-    """What ``op`` accesses if it is of ``kind``: a ref global's number, or the bytes of another's."""
-    symbol = op.instruction.symbol
-    if not symbol.startswith(kind):
-        return []
-    if symbol == f"{kind}Ref":
-        return [("ref", op["global"])]
-    size = _BYTES.get(symbol.removeprefix(kind), 0)
-    return [("byte", op["byte_offset"] + byte) for byte in range(size)]
