@@ -76,6 +76,7 @@ def test_commands_of_a_queue_do_not_overlap_and_fit_the_recording(
     assert recording.kernels[0].seconds >= recording.kernels[1].seconds
 
 
+@pytest.mark.plain
 @pytest.mark.computes
 def test_what_moves_is_what_the_counters_say(device: Device, kernels: dict[str, Kernel]) -> None:
     before = device.statistics
@@ -91,6 +92,7 @@ def test_what_moves_is_what_the_counters_say(device: Device, kernels: dict[str, 
         assert (moved["upload"], moved["download"]) == (BYTES, BYTES)
 
 
+@pytest.mark.plain
 def test_fills_and_copies_are_recorded(device: Device, kernels: dict[str, Kernel]) -> None:
     with device.allocator.allocate(4096) as a, device.allocator.allocate(4096) as b:
         with device.profile() as recording:
@@ -105,6 +107,7 @@ def test_fills_and_copies_are_recorded(device: Device, kernels: dict[str, Kernel
         ]  # fmt: skip
 
 
+@pytest.mark.plain
 def test_a_copy_for_an_open_window_is_recorded(device: Device, kernels: dict[str, Kernel]) -> None:
     with device.allocator.allocate(BYTES) as buffer:
         buffer.fill(0, BYTES, b"\x07")
