@@ -131,7 +131,8 @@ class Raw:
         self.queue = self.cl.CommandQueue(self.context, device.native)
         kernel, counts, constants, offsets = captured(lambda: module.one(x))
         program = kernel._native.get_info(self.cl.kernel_info.PROGRAM)
-        self.kernel = self.cl.Kernel(program, kernel.layout.name)
+        # Not the layout's name: programs that are built together give their kernels names of their own.
+        self.kernel = self.cl.Kernel(program, kernel._native.get_info(self.cl.kernel_info.FUNCTION_NAME))
         self.local = kernel.layout.workgroup_size
         self.grid = tuple(count * size for count, size in zip(counts, self.local, strict=True))
         padding = kernel.layout.parameter_bytes - 8 * len(offsets) - 4 * len(constants)

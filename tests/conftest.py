@@ -17,10 +17,18 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 
 from halgpu.devices import Device, open_device
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# A change is judged by the same cases each time; ci/nightly looks for new ones with --hypothesis-profile=search. No
+# deadlines: they fail on busy machines.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.load_profile("repeatable")
+
 TARGETS = {
     "vulkan": ("--iree-hal-target-device=vulkan",),
     "cuda": ("--iree-hal-target-device=cuda",),

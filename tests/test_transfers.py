@@ -40,3 +40,11 @@ def test_a_needless_copy_shows(transfers: ModuleType, module: halgpu.Module) -> 
     wasteful = transfers.Case("with a device array", lambda: np.asarray(module.one(x)), 0, x.nbytes)
     figures = transfers.moved(module.device, wasteful)
     assert figures["ratio"] == (1.0 if module.device.capabilities.unified_memory else 2.0)
+
+
+def test_raw_pyopencl_computes_the_same(transfers: ModuleType, module: halgpu.Module) -> None:
+    """What calls are timed against: raw PyOpenCL with the same kernel, which programs built together rename."""
+    x = np.arange(1024, dtype=np.float32)
+    raw, cases = transfers.Raw(module, x), transfers.cases(module, x)
+    for case, theirs in zip(cases, (raw.with_numpy, raw.with_buffer, raw.chained), strict=False):
+        np.testing.assert_array_equal(theirs(), case.call())

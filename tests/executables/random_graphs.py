@@ -161,7 +161,7 @@ class Graph:
                 block.targets.append([*cases, merge][case])
         inside = Exits(exits.leave, exits.proceed, merge)
         named = [case for case in cases if case in block.targets]
-        for case, following in zip(named, [*named[1:], merge], strict=True):
+        for case, following in zip(named, [*named, merge][1:], strict=True):
             falls = default == merge and self.choices.pick(3) == 0
             self.sequence(self.open(case), inside, following if falls else merge, depth - 1)
         return self.after(merge)

@@ -15,7 +15,7 @@ from random_graphs import Graph, states, traces
 EXAMPLES = int(os.environ.get("HALGPU_GRAPHS", "8"))
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.integers(0, 1000), min_size=40, max_size=250))
 def test_random_graphs(numbers: list[int]) -> None:
     graph = Graph(numbers)

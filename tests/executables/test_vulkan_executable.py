@@ -131,7 +131,7 @@ def survives(work: Callable[[], object]) -> None:
         work()
 
 
-MUTATE = settings(max_examples=200, deadline=2000, suppress_health_check=list(HealthCheck))
+MUTATE = settings(max_examples=200, deadline=20_000, suppress_health_check=list(HealthCheck))
 
 
 @MUTATE

@@ -240,7 +240,6 @@ def test_every_reader_sees_the_last_bytes_written(session_device: Device, kernel
         settings=settings(
             max_examples=100,
             stateful_step_count=40,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
         ),

@@ -137,7 +137,7 @@ def test_no_memory_for_the_copy_changes_nothing(
     assert window.tolist() == list(range(16))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     actions=st.lists(
         st.sampled_from(["open", "close", "write", "kernel", "fill", "copy", "read"]), max_size=25

@@ -128,7 +128,7 @@ def test_numbers_are_read_as_iree_reads_them(iree_tool: Tool, tmp_path: Path) ->
 
 
 @given(value=st.floats(width=32), double=st.floats())
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_number_survives(value: float, double: float, write_module: Write, function: Any) -> None:
     bits = struct.pack("<f", value), struct.pack("<d", double)
     code = b"\xe0\x05" + bits[0] + b"\0\0\xe1\x05" + bits[1] + b"\0\0\x5a\0\0"
@@ -221,7 +221,7 @@ def decoded(module: definition.ModuleDef) -> list[Any]:
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_program_survives(data: st.DataObject, new_program: Callable[[], Any]) -> None:
     program = new_program()
     program.rodata = [b"", b"\x01\x02"]

@@ -149,7 +149,7 @@ PIECES = ["", " ", ",", "(", ")", "[", "]", "{", "}", "%", "@", "^", "=", "->", 
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_text_is_refused_or_read(data: st.DataObject, stock_module: Callable[[str], bytes]) -> None:
     module = definition.read(stock_module("counter-vulkan"))
     texts = [(PROGRAMS / "dialect.vmasm").read_text(), disassembler.disassemble(module, lossless=True)]

@@ -22,7 +22,7 @@ from halgpu import errors, vm
 from halgpu.vm import assembler, definition, disassembler, listing, verifier, writer
 
 EXAMPLES = int(os.environ.get("HALGPU_MUTATIONS", "500"))
-MANY = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 INTERESTING = [0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFE, 0xFFFFFFFF]
 
 
