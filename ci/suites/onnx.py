@@ -4,9 +4,10 @@
 
 A case is a model of one operator or few with inputs, expected results and a tolerance. It is right if halgpu gets the
 results within the tolerance, and integers exactly. Beside each verdict stands what the stock tools do: `accepted`, if
-iree-compile takes the model, as iree-import-onnx makes it, in inline-dynamic for the Vulkan target; and `cpu`, if it does and the
-program for llvm-cpu gets the expected results under iree-run-module. They are kept for the next run. --stock=misses asks
-the stock tools of misses only, --misses-of runs those of a report again, --resume goes on with an unfinished report.
+iree-compile takes the model, as iree-import-onnx makes it, in inline-dynamic for the Vulkan target; and `cpu`, if it
+does and the program for llvm-cpu gets the expected results under iree-run-module. They are kept for the next run.
+--stock=misses asks the stock tools of misses only, --misses-of runs those of a report again, --resume goes on with an
+unfinished report.
 
 The report has one entry a case. `status` is one of
 
