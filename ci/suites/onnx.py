@@ -4,8 +4,10 @@
 
 A case is a model of one operator or few with inputs, expected results and a tolerance. It is right if halgpu gets the
 results within the tolerance, and integers exactly. Beside each verdict stands what the stock tools do: `accepted`, if
-iree-compile takes the model, as iree-import-onnx makes it, in inline-dynamic for the Vulkan target; and `cpu`, if the
-program that it makes of it for llvm-cpu gets the expected results under iree-run-module.
+iree-compile takes the model, as iree-import-onnx makes it, in inline-dynamic for the Vulkan target; and `cpu`, if it
+does and the program for llvm-cpu gets the expected results under iree-run-module. They are kept for the next run.
+--stock=misses asks the stock tools of misses only, --misses-of runs those of a report again, --resume goes on with an
+unfinished report.
 
 The report has one entry a case. `status` is one of
 
@@ -107,7 +109,7 @@ class Lane:
         judged = [case for case in fit if stock == "all" or entries[case.name].status != "right"]
         if stock != "none":
             self._accept(judged, entries)
-            self._run_cpu(judged, entries)
+            self._run_cpu([case for case in judged if entries[case.name].accepted], entries)
         return list(entries.values())
 
     def _run_ours(self, cases: Sequence[Case], entries: dict[str, Entry]) -> None:
@@ -262,7 +264,6 @@ def summary(entries: Sequence[Entry]) -> dict[str, object]:
         "accepted and right": sum(entry.status == "right" for entry in accepted),
         "accepted and right on cpu": sum(entry.cpu for entry in accepted),
         "accepted and right on cpu and right": sum(e.cpu and e.status == "right" for e in accepted),
-        "right on cpu": sum(entry.cpu for entry in entries),
         "owed": sorted(entry.name for entry in entries if entry.owed),
     }
 

@@ -55,16 +55,16 @@ def test_argmax(compile_mlir: Callable[..., bytes], shape: tuple[int, ...], axis
 SHARES = """
 func.func @shares(%x: tensor<3x4x5xf32>) -> tensor<3x4x5xf32> {
   %zero = arith.constant 0.0 : f32
-  %0 = tensor.empty() : tensor<3x5xf32>
-  %1 = linalg.fill ins(%zero : f32) outs(%0 : tensor<3x5xf32>) -> tensor<3x5xf32>
-  %sums = linalg.reduce ins(%x : tensor<3x4x5xf32>) outs(%1 : tensor<3x5xf32>) dimensions = [1]
+  %0 = tensor.empty() : tensor<SUMSxf32>
+  %1 = linalg.fill ins(%zero : f32) outs(%0 : tensor<SUMSxf32>) -> tensor<SUMSxf32>
+  %sums = linalg.reduce ins(%x : tensor<3x4x5xf32>) outs(%1 : tensor<SUMSxf32>) dimensions = AXES
     (%a: f32, %b: f32) { %s = arith.addf %a, %b : f32  linalg.yield %s : f32 }
   %2 = tensor.empty() : tensor<3x4x5xf32>
   %3 = linalg.generic {
-      indexing_maps = [affine_map<(i, j, k) -> (i, j, k)>, affine_map<(i, j, k) -> (i, k)>,
+      indexing_maps = [affine_map<(i, j, k) -> (i, j, k)>, affine_map<(i, j, k) -> (KEPT)>,
                        affine_map<(i, j, k) -> (i, j, k)>],
       iterator_types = ["parallel", "parallel", "parallel"]}
-      ins(%x, %sums : tensor<3x4x5xf32>, tensor<3x5xf32>) outs(%2 : tensor<3x4x5xf32>) {
+      ins(%x, %sums : tensor<3x4x5xf32>, tensor<SUMSxf32>) outs(%2 : tensor<3x4x5xf32>) {
     ^bb0(%a: f32, %sum: f32, %unused: f32):
       %4 = arith.divf %a, %sum : f32
       linalg.yield %4 : f32
@@ -74,12 +74,23 @@ func.func @shares(%x: tensor<3x4x5xf32>) -> tensor<3x4x5xf32> {
 """
 
 
-def test_sums_that_all_invocations_read(compile_mlir: Callable[..., bytes]) -> None:
-    module = compile_mlir(SHARES)
+@pytest.mark.parametrize(
+    ("axes", "kept", "sums"),
+    [
+        ((1,), "i, k", "3x5"),
+        # A selection that some invocations take holds both the sums and their uses.
+        ((0, 2), "j", "4"),
+    ],
+)
+def test_sums_that_all_invocations_read(
+    compile_mlir: Callable[..., bytes], axes: tuple[int, ...], kept: str, sums: str
+) -> None:
+    program = SHARES.replace("AXES", str(list(axes))).replace("KEPT", kept).replace("SUMS", sums)
+    module = compile_mlir(program)
     assert BARRIER in kernels(module)
     x = np.random.default_rng(1).uniform(1, 2, (3, 4, 5)).astype(np.float32)
     found = np.asarray(halgpu.load(module, "opencl").shares(x))
-    np.testing.assert_allclose(found, x / x.sum(1, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(found, x / x.sum(axes, keepdims=True), rtol=1e-5)
 
 
 def test_a_barrier_comes_between_filling_and_updating(compile_mlir: Callable[..., bytes]) -> None:

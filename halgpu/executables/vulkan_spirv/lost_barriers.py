@@ -24,7 +24,7 @@ from . import structure
 from .opcodes import Op
 from .parser import Function, Instruction, Module
 from .spirv_table import Storage
-from .uniformity import Uniformity, branches_of, inner
+from .uniformity import Uniformity, branches_of, inner, leaves
 from .usage import Usage
 
 COMMON, OWN = "common", "own"
@@ -128,26 +128,58 @@ class _Planner:
 
     def sequence(self, nodes: list[structure.Node], pending: Kinds, *, uniform: bool) -> Kinds:
         """Plan for ``nodes``; ``pending`` are the kinds of accesses since the last barrier, before and after."""
-        for node in nodes:
+        for node in [*nodes]:
             if isinstance(node, structure.Straight):
                 uniform = self.uniformity.is_uniform(node.block.label)
                 for instruction in node.block.body:
                     kinds = self.kind(instruction, node.block.label)
                     pending = self.reach(instruction, kinds, pending, uniform=uniform)
-                continue
-            kinds = self.kinds(node)
-            if not kinds:
-                continue
-            if not self.is_split(node, kinds):
-                pending = self.reach(node, kinds, pending, uniform=uniform)
-            elif isinstance(node, (structure.If, structure.Switch)):
-                branches = branches_of(node)[1]
-                pending = frozenset().union(
-                    *(self.sequence(branch, pending, uniform=uniform) for branch in branches)
-                )
-            else:
-                pending = self.sequence(inner(node), pending | kinds, uniform=uniform) | kinds
+            elif kinds := self.kinds(node):
+                pending = self.construct(nodes, node, kinds, pending, uniform=uniform)
         return pending
+
+    def construct(
+        self,
+        nodes: list[structure.Node],
+        node: structure.Node,
+        kinds: Kinds,
+        pending: Kinds,
+        *,
+        uniform: bool,
+    ) -> Kinds:
+        """Plan for a construct among ``nodes``."""
+        if not self.is_split(node, kinds):
+            parts = self.parts(node) if uniform and isinstance(node, structure.If) else [node]
+            at = next(number for number, other in enumerate(nodes) if other is node)
+            nodes[at : at + 1] = parts
+            for part in parts:
+                pending = self.reach(part, self.kinds(part), pending, uniform=uniform)
+            return pending
+        if isinstance(node, (structure.If, structure.Switch)):
+            ends = [self.sequence(branch, pending, uniform=uniform) for branch in branches_of(node)[1]]
+            return frozenset().union(*ends)
+        assert isinstance(node, structure.Loop)
+        pending = self.sequence(node.body, pending | kinds, uniform=uniform)
+        return self.sequence(node.tail, pending, uniform=uniform) | kinds
+
+    def parts(self, node: structure.If) -> list[structure.Node]:
+        """A selection that only some invocations take, cut where barriers belong, each part on its condition."""
+        if leaves(node.then) or any(map(self.kinds, node.otherwise)):
+            return [node]
+        cut: list[list[structure.Node]] = [[]]
+        pending: Kinds = frozenset()
+        for child in node.then:
+            kinds = self.kinds(child)
+            if _clash(pending, kinds):
+                cut.append([])
+                pending = frozenset()
+            pending |= kinds
+            cut[-1].append(child)
+        last = len(cut) - 1
+        return [
+            structure.If(node.condition, part, node.otherwise if number == last else [])
+            for number, part in enumerate(cut)
+        ]
 
     def is_split(self, node: structure.Node, kinds: Kinds) -> bool:
         """Whether barriers go inside of a construct, which all invocations take together, instead of before it."""

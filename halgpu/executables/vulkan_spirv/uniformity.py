@@ -106,7 +106,7 @@ class Uniformity:
                     self._walk(branch, here | {condition})
                     for edge in _edges(branch):
                         self._merges[edge.target].add(condition)
-                if any(map(_leaves, branches)):
+                if any(map(leaves, branches)):
                     # Some invocations may be gone from here on.
                     here.add(condition)
                 if any(map(_ends, branches)):
@@ -202,7 +202,7 @@ def _ends(nodes: list[structure.Node]) -> bool:
     return any(isinstance(node, structure.Exit) or _ends(inner(node)) for node in nodes)
 
 
-def _leaves(nodes: list[structure.Node], breakable: bool = False, continuable: bool = False) -> bool:
+def leaves(nodes: list[structure.Node], breakable: bool = False, continuable: bool = False) -> bool:
     """Whether control may jump from inside of nodes to elsewhere than behind them.
 
     What is inside of a loop or a switch may leave that: it is ``breakable``, ``continuable``.
@@ -216,7 +216,7 @@ def _leaves(nodes: list[structure.Node], breakable: bool = False, continuable: b
                 return True
         loop = isinstance(node, structure.Loop)
         switch = isinstance(node, structure.Switch)
-        if _leaves(inner(node), breakable or loop or switch, continuable or loop):
+        if leaves(inner(node), breakable or loop or switch, continuable or loop):
             return True
     return False
 
@@ -231,12 +231,12 @@ def _edges(nodes: list[structure.Node]) -> Iterator[structure.Edge]:
 def _exit_conditions(
     nodes: list[structure.Node], breakable: bool = False, continuable: bool = False
 ) -> Iterator[int]:
-    """The conditions on which control jumps away from inside of nodes (see :func:`_leaves`)."""
+    """The conditions on which control jumps away from inside of nodes (see :func:`leaves`)."""
     for node in nodes:
         loop = isinstance(node, structure.Loop)
         switch = isinstance(node, structure.Switch)
         if isinstance(node, (structure.If, structure.Switch)):
             condition, branches = branches_of(node)
-            if any(_leaves(branch, breakable or switch, continuable) for branch in branches):
+            if any(leaves(branch, breakable or switch, continuable) for branch in branches):
                 yield condition
         yield from _exit_conditions(inner(node), breakable or loop or switch, continuable or loop)
