@@ -23,7 +23,7 @@ from .tree import Local
 if TYPE_CHECKING:
     from .emitter import Emitter
     from .kernel import Kernel
-    from .parser import Instruction
+    from .module import Instruction
 
 _VERBS: Final[dict[int, str]] = {
     Op.Load: "a load of",

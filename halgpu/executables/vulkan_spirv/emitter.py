@@ -21,8 +21,8 @@ from . import ctypes, literals, structure
 from . import spirv_types as ty
 from .expressions import ATOM, BuiltInVector, Expr, Parts, Pointer, Value
 from .kernel import Kernel
+from .module import Function, Instruction, Variable
 from .opcodes import Op, op_name
-from .parser import Function, Instruction, Variable
 from .tree import Assign, If, Label, Local, Loop, Scope, Statement, Switch, negate
 
 MAXIMUM_TEXT: Final = 72

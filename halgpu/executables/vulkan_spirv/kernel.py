@@ -24,8 +24,8 @@ from . import spirv_types as ty
 from .executable_def import PipelineDef
 from .expressions import Expr, Place, Pointer
 from .matrices import Matrices, component_types
+from .module import EntryPoint, Module, Variable
 from .names import Names
-from .parser import EntryPoint, Module, Variable
 from .places import (
     Binding,
     BufferPlace,

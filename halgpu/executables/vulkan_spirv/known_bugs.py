@@ -8,7 +8,7 @@ from typing import Final
 from halgpu import errors
 
 from . import spirv_types as ty
-from .parser import Module
+from .module import Module
 from .spirv_table import Storage
 
 _HALF: Final = re.compile(r"(?:_|x)f16(?:_|x|$)")

@@ -21,8 +21,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from . import structure
+from .module import Function, Instruction, Module
 from .opcodes import Op
-from .parser import Function, Instruction, Module
 from .spirv_table import Storage
 from .uniformity import Uniformity, branches_of, inner, leaves
 from .usage import Usage

@@ -14,8 +14,8 @@ from halgpu import errors
 
 from . import spirv_types as ty
 from .expressions import ADD, MULTIPLY, Expr
+from .module import Function, Module
 from .opcodes import Op
-from .parser import Function, Module
 from .spirv_table import BuiltIn
 from .usage import Usage, pointer_roots
 

@@ -8,8 +8,8 @@ from . import ctypes
 from . import spirv_types as ty
 from .emitter import Emitter
 from .expressions import ATOM, UNARY, Expr, combine
+from .module import Instruction
 from .op_memory import member
-from .parser import Instruction
 
 
 def is_int(type_: ty.Type) -> bool:

@@ -14,6 +14,7 @@ from . import ctypes
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ADD, ATOM, BITS, CHOICE, MULTIPLY, UNARY, Expr, combine
+from .module import Instruction
 from .numbers import (
     components,
     emulated,
@@ -28,7 +29,6 @@ from .numbers import (
     wrapped,
 )
 from .opcodes import Op
-from .parser import Instruction
 
 # --- integers -----------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from . import ctypes
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ATOM, BITS, UNARY, Expr, combine
+from .module import Instruction
 from .numbers import converted, is_int, same_operands, signed, unsigned, width_of, wrapped
 from .opcodes import Op
-from .parser import Instruction
 
 
 def _bitwise(operator: str) -> Handler:

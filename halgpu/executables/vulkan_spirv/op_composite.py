@@ -9,9 +9,9 @@ from . import ctypes, literals
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ATOM, BuiltInVector, Expr, Parts, Pointer, Value
+from .module import Instruction
 from .op_memory import member
 from .opcodes import Op
-from .parser import Instruction
 
 _UNDEFINED: Final = 0xFFFFFFFF
 

@@ -8,6 +8,7 @@ from . import ctypes
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import UNARY, Expr
+from .module import Instruction
 from .numbers import (
     converted,
     emulated,
@@ -23,7 +24,6 @@ from .numbers import (
 )
 from .op_memory import reinterpret
 from .opcodes import Op
-from .parser import Instruction
 
 
 def _operand(e: Emitter, instruction: Instruction, type_: ty.Type, right: bool, what: str) -> Expr:

@@ -13,9 +13,9 @@ from . import ctypes, library, literals, op_arithmetic, op_composite, op_convert
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ADD, ATOM, MULTIPLY, Expr, Pointer
+from .module import Instruction
 from .numbers import emulated, is_float, is_int, shorten, widen
 from .opcodes import Op, op_name
-from .parser import Instruction
 from .places import BufferPlace, VariablePlace
 from .tree import If
 

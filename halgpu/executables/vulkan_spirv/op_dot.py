@@ -8,9 +8,9 @@ from . import ctypes
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ATOM, Expr, combine
+from .module import Instruction
 from .numbers import unsigned
 from .opcodes import Op
-from .parser import Instruction
 
 _BYTES: Final = ty.VECTORS[ty.INTS[8], 4]
 

@@ -14,6 +14,7 @@ from . import ctypes, library
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ADD, ATOM, MULTIPLY, Expr, combine
+from .module import Instruction
 from .numbers import (
     emulated,
     float_to_half,
@@ -29,7 +30,6 @@ from .numbers import (
 )
 from .op_memory import reinterpret, write
 from .opcodes import Op
-from .parser import Instruction
 from .spirv_table import GLSL
 
 Extended = Callable[[Emitter, Instruction, ty.Type, Sequence[int]], Expr | None]

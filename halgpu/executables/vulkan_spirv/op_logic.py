@@ -8,9 +8,9 @@ from typing import Final
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import AND, ATOM, BITS, CHOICE, EQUALITY, OR, RELATION, UNARY, Expr, combine
+from .module import Instruction
 from .numbers import emulated, is_bool, is_float, is_int, mask_as, same_operands, signed, truth, widen
 from .opcodes import Op
-from .parser import Instruction
 
 
 def _compare(operator: str, kind: str, level: int) -> Handler:

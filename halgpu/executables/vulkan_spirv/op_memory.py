@@ -9,8 +9,8 @@ from . import checked, ctypes, library, literals
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ATOM, BITS, UNARY, BuiltInVector, Expr, Place, Pointer
+from .module import Instruction
 from .opcodes import Op
-from .parser import Instruction
 from .places import BUFFERS, BufferPlace, BuiltInPlace, PushPlace, Term, VariablePlace, scaled_index
 
 MAXIMUM_PIECES: Final = 256

@@ -13,10 +13,10 @@ from . import ctypes
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ATOM, EQUALITY, Expr
+from .module import Instruction
 from .numbers import is_bool, is_float, is_int, shorten, widen
 from .op_glsl import define_max, define_min
 from .opcodes import Op, op_name
-from .parser import Instruction
 
 _REDUCE, _INCLUSIVE, _EXCLUSIVE, _CLUSTERED = 0, 1, 2, 3
 _BARRIER: Final = "barrier(CLK_LOCAL_MEM_FENCE);"

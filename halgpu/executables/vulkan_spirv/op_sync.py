@@ -11,10 +11,10 @@ from . import checked, ctypes
 from . import spirv_types as ty
 from .emitter import Emitter, Handler
 from .expressions import ATOM, UNARY, Expr, Pointer
+from .module import Instruction
 from .numbers import width_of
 from .op_memory import reinterpret
 from .opcodes import Op
-from .parser import Instruction
 from .places import BUFFERS, BufferPlace, VariablePlace, scaled_index
 
 _WORKGROUP: Final = 2

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from . import ctypes
 from . import spirv_types as ty
 from .expressions import ATOM, UNARY, Expr, Place
-from .parser import Variable
+from .module import Variable
 from .source import Source
 
 BUFFERS: Final = "buffers"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from . import spirv_types as ty
 from . import structure
+from .module import Instruction
 from .opcodes import INSTRUCTIONS, Op
-from .parser import Instruction
 from .spirv_table import BuiltIn, Decoration
 from .uniformity import Uniformity
 from .usage import COOPERATIVE

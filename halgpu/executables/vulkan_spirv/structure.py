@@ -15,8 +15,8 @@ from typing import Final, NoReturn
 from halgpu import errors
 
 from . import spirv_types as ty
+from .module import Block, Function, Instruction, Module
 from .opcodes import Op
-from .parser import Block, Function, Instruction, Module
 
 MAXIMUM_NESTING: Final = 60
 """Constructs inside of one another. Compilers of C promise 127 nested blocks at least."""

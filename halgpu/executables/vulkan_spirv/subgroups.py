@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from halgpu import errors
 
 from . import spirv_types as ty
+from .module import Instruction
 from .opcodes import Op
-from .parser import Instruction
 from .spans import matrix_lanes
 from .spirv_table import BuiltIn, Decoration
 from .structure import build

@@ -25,8 +25,9 @@ from . import (
 from .emitter import HANDLERS, Emitter
 from .executable_def import ExecutableDef, PipelineDef
 from .kernel import Kernel
+from .module import EntryPoint, Module
 from .opcodes import Op
-from .parser import EntryPoint, Module, parse
+from .parser import parse
 from .source import Source
 
 for _table in (

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from . import structure
+from .module import Function, Instruction, Module
 from .opcodes import Op
-from .parser import Function, Instruction, Module
 from .spirv_table import BuiltIn, Decoration, Storage
 from .usage import Usage
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from . import spirv_types as ty
+from .module import Function, Instruction, Module
 from .opcodes import Op
-from .parser import Function, Instruction, Module
 
 _DERIVE: Final = frozenset({Op.AccessChain, Op.InBoundsAccessChain, Op.CopyObject, Op.PtrAccessChain})
 _ATOMIC: Final = frozenset(range(Op.AtomicLoad, Op.AtomicXor + 1)) | {
