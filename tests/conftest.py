@@ -5,6 +5,7 @@ The tools come with the `test` extra. A missing tool fails the test that needs i
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib.util
 import os
@@ -122,3 +123,9 @@ def unguarded() -> Callable[[Device], Device]:
         return open_device(f"{device.uri}{'&' if '?' in device.uri else '?'}debug=0")
 
     return opened
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector, which many tests call, pass over what is there before the first test."""
+    gc.collect()
+    gc.freeze()
