@@ -22,28 +22,32 @@ magika, jax, torch and onnxscript, which it installs into the environment if the
 
 from __future__ import annotations
 
-import argparse
-import gc
-import json
-import subprocess
+import os
 import sys
-import tempfile
-import time
-import traceback
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from fnmatch import fnmatch
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "tests" / "executables")]
+HERE = str(Path(__file__).resolve().parent)
+# The suite beside this one is named as the package onnx is, which has to be found first.
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
+sys.path += [HERE, str(ROOT / "tests" / "executables")]
 
+import argparse  # noqa: E402
+import gc  # noqa: E402
+import json  # noqa: E402
+import subprocess  # noqa: E402
+import tempfile  # noqa: E402
+import time  # noqa: E402
+import traceback  # noqa: E402
+from collections import Counter  # noqa: E402
+from collections.abc import Callable, Mapping  # noqa: E402
+from dataclasses import asdict, dataclass  # noqa: E402
+from fnmatch import fnmatch  # noqa: E402
+from functools import partial  # noqa: E402
+from importlib.util import find_spec  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
 import toolchain  # noqa: E402
 
 import halgpu  # noqa: E402

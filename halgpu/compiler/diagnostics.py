@@ -96,6 +96,14 @@ REASONS: Final = (
 
 def shortened(text: str) -> str:
     """``text`` without dumps of operations, stack traces and repeated diagnostics."""
+    kept = [line if len(line) <= LONGEST else f"{line[:LONGEST]} …" for line in _without_dumps(text)]
+    if len(kept) > MOST:
+        kept[MOST:] = [f"… {len(kept) - MOST} lines more"]
+    return "\n".join(kept).strip()
+
+
+def _without_dumps(text: str) -> list[str]:
+    """The lines that are no part of a dump, of a stack trace, or of a diagnostic that was there before."""
     kept: list[str] = []
     seen: set[str] = set()
     dropping = False
@@ -105,10 +113,8 @@ def shortened(text: str) -> str:
             dropping = _DUMP in line or line in seen
             seen.add(line)
         if not dropping and not _NOISE.search(line):
-            kept.append(line if len(line) <= LONGEST else f"{line[:LONGEST]} …")
-    if len(kept) > MOST:
-        kept[MOST:] = [f"… {len(kept) - MOST} lines more"]
-    return "\n".join(kept).strip()
+            kept.append(line)
+    return kept
 
 
 def failure(what: str, status: int, text: str) -> errors.Error:
@@ -128,12 +134,17 @@ def failure(what: str, status: int, text: str) -> errors.Error:
 
 
 def _meaning(text: str) -> tuple[Reason | None, str]:
-    """The first reason that applies, and its sentence. The program's own lines, which MLIR quotes, say nothing."""
-    said = _QUOTED.sub("", text)
-    for reason in REASONS:
-        match = reason.pattern.search(said)
-        if match:
-            return reason, reason.sentence.format(*match.groups())
+    """The first reason that applies, to the first error that one applies to, else to anything said; and its sentence.
+
+    The program's own lines, which MLIR quotes, say nothing, nor do the operations around the one at fault.
+    """
+    said = _without_dumps(_QUOTED.sub("", text))
+    mistakes = [line for line in said if (head := _HEAD.match(line)) and head["severity"] == "error"]
+    for part in (*mistakes, "\n".join(said)):
+        for reason in REASONS:
+            match = reason.pattern.search(part)
+            if match:
+                return reason, reason.sentence.format(*match.groups())
     return None, ""
 
 

@@ -1,6 +1,7 @@
 """``halgpu.compile``: from a model to a program (.vmfb) that runs with inline HAL.
 
     import      an ONNX model to MLIR                                                     import_onnx.py
+    repair      what came out wrong of the model's operators                              repair_input.py
     lower       as iree-compile --compile-to=stream: host code, and kernels to be made
     repair      what the inline pipelines would break                                     repair_stream.py
     generate    as iree-compile --compile-from=stream: kernels, then the program

@@ -45,41 +45,6 @@ def repair(module: Any) -> dict[str, int]:
     return {name: len(operations) for name, operations in found.items()}
 
 
-def narrow_constants(module: Any) -> None:
-    """Fold ``arith.truncf`` of constants, as ``--compile-to=input`` leaves them, in place.
-
-    PyTorch's and ONNX's scalars are 64-bit floats. MLIR folds only what loses no precision (mlir/lib/Dialect/Arith/IR/
-    ArithOps.cpp, TruncFOp::fold), and the virtual machine, which evaluates constants at compile time too, has no such
-    conversion (Dialect/VM/Conversion/ArithToVM).
-    """
-    found: list[Any] = []
-
-    def visit(operation: Any) -> Any:
-        if operation.name == "arith.truncf":
-            found.append(operation)
-        return _ir().WalkResult.ADVANCE
-
-    module.walk(visit)
-    for operation in found:
-        _narrow(operation)
-
-
-def _narrow(operation: Any) -> None:
-    ir = _ir()
-    source, type_ = operation.operands[0].owner, operation.results[0].type
-    if (
-        isinstance(source, ir.Block)
-        or source.name != "arith.constant"
-        or str(type_) not in ("f16", "f32", "bf16")
-    ):
-        return
-    with ir.InsertionPoint(operation), operation.location:
-        value = ir.FloatAttr.get(type_, ir.FloatAttr(source.attributes["value"]).value)
-        constant = ir.Operation.create("arith.constant", results=[type_], attributes={"value": value})
-    operation.results[0].replace_all_uses_with(constant.results[0])
-    operation.erase()
-
-
 def _ir() -> Any:
     from iree.compiler import ir
 

@@ -48,7 +48,7 @@ def _compile(job: dict[str, Any]) -> None:
 
 def compile_with(api: Any, job: dict[str, Any]) -> None:
     """Do ``job`` with the flags that the process has already. Raises Wrong."""
-    from halgpu.compiler import repair_stream
+    from halgpu.compiler import repair_input, repair_stream
 
     with api.Session() as session:
         context = session.context
@@ -64,7 +64,7 @@ def compile_with(api: Any, job: dict[str, Any]) -> None:
         _execute(first)
         module = first.export_module()
         with context:
-            repair_stream.narrow_constants(module)
+            repair_input.repair(module)
         second = _invocation(api, session, start="input", end="stream")
         second.import_module(module)
         _execute(second)

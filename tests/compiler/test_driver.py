@@ -123,6 +123,30 @@ def test_what_inline_programs_cannot_hold_is_explained(source: str, sentence: st
     assert max(map(len, caught.value.details.splitlines())) <= diagnostics.LONGEST + 2
 
 
+DUMPED = """<unknown>:0: error: loc("net/Mul_3"): failed to legalize operation 'arith.truncf' that was explicitly marked \
+illegal: %5 = "arith.truncf"(%4) : (f64) -> f32
+<unknown>:0: note: loc("net/Mul_3"): see current operation: %5 = "arith.truncf"(%4) : (f64) -> f32
+<unknown>:0: error: conversion to vm.module failed
+<unknown>:0: note: see current operation:
+"builtin.module"() ({
+  "util.func"() <{function_type = (!hal.buffer_view, !hal.fence) -> !hal.buffer_view}> ({
+    %1 = "hal.devices.get"(%0) : (index) -> !hal.device
+  }) : () -> ()
+}) : () -> ()
+"""
+
+
+def test_what_stands_around_a_mistake_does_not_explain_it() -> None:
+    found = diagnostics.failure("net.onnx", 1, DUMPED)
+    assert "the target has no 64-bit floats" in found.message
+    assert "asynchronous" not in found.message
+    # The first mistake that there is a reason for tells, not the first reason.
+    later = DUMPED.replace("arith.truncf", "arith.cosine").replace("f64", "f32")
+    later += "a.mlir:1:1: error: timepoints are not supported across the ABI\n"
+    assert "asynchronous" in diagnostics.failure("net.onnx", 1, later).message
+    assert "64-bit floats" in diagnostics.failure("net.onnx", 1, DUMPED + later).message
+
+
 def test_a_compiler_that_crashes_is_an_error() -> None:
     with pytest.raises(errors.Internal, match=r"^module\.mlir: the compiler crashed \(SIG[A-Z]+\)$"):
         halgpu.compile('func.func @main() {\n  "foo.bar"() : () -> ()\n  return\n}\n')

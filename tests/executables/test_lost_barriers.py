@@ -118,3 +118,45 @@ def test_other_kernels_get_no_barriers(compile_mlir: Callable[..., bytes]) -> No
       return %2 : tensor<64xf32>
     }"""
     assert BARRIER not in kernels(compile_mlir(program))
+
+
+DEPTHWISE = """
+func.func @main(%x: tensor<2x4x6xf32>, %w: tensor<4x5xf32>) -> tensor<2x4x2xf32> {
+  %zero = arith.constant 0.0 : f32
+  %0 = tensor.empty() : tensor<2x4x2xf32>
+  %1 = linalg.fill ins(%zero : f32) outs(%0 : tensor<2x4x2xf32>) -> tensor<2x4x2xf32>
+  %2 = linalg.generic {
+      indexing_maps = [affine_map<(n, i, c, k) -> (n, c, i + k)>, affine_map<(n, i, c, k) -> (c, k)>,
+                       affine_map<(n, i, c, k) -> (n, c, i)>],
+      iterator_types = ["parallel", "parallel", "parallel", "reduction"]}
+      ins(%x, %w : tensor<2x4x6xf32>, tensor<4x5xf32>) outs(%1 : tensor<2x4x2xf32>) {
+    ^bb0(%a: f32, %b: f32, %sum: f32):
+      %3 = arith.mulf %a, %b : f32
+      %4 = arith.addf %sum, %3 : f32
+      linalg.yield %4 : f32
+  } -> tensor<2x4x2xf32>
+  return %2 : tensor<2x4x2xf32>
+}
+"""
+
+
+def test_a_result_filled_along_another_axis_than_it_is_added_to(compile_mlir: Callable[..., bytes]) -> None:
+    """The compiler fills with local_x along the last axis, and adds with local_x along the channels."""
+    module = compile_mlir(DEPTHWISE)
+    [text] = kernels(module).split("__kernel")[1:2]
+    filled, added = text.split(BARRIER)
+    assert "= 0.0f;" in filled
+    assert "= 0.0f;" not in added
+    generator = np.random.default_rng(2)
+    x = generator.standard_normal((2, 4, 6)).astype(np.float32)
+    w = generator.standard_normal((4, 5)).astype(np.float32)
+    wanted = np.stack([(x[:, :, i : i + 5] * w).sum(-1) for i in range(2)], -1)
+    found = np.asarray(halgpu.load(module, "opencl").main(x, w))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_result_filled_along_the_axes_that_it_is_added_to_along(compile_mlir: Callable[..., bytes]) -> None:
+    program = DEPTHWISE.replace("2x4x6x", "8x64x68x").replace("2x4x2x", "8x64x64x").replace("4x5x", "64x5x")
+    text = kernels(compile_mlir(program))
+    assert "= 0.0f;" in text
+    assert BARRIER not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -135,6 +136,39 @@ def test_signed_operations_on_minus_seven(folded: bool) -> None:
             s.expect(("SToF", width), target, s.op(Op.ConvertSToF, target, x), -7)
             with np.errstate(over="ignore"):
                 s.expect(("UToF", width), target, s.op(Op.ConvertUToF, target, x), np.float64(big))
+    s.check()
+
+
+@pytest.mark.parametrize("folded", [False, True], ids=["given", "constant"])
+@pytest.mark.parametrize("widths", [(8, 8), (32, 64), (64, 8)], ids=str)
+def test_shifts_by_the_width_or_more_shift_all_bits_out(widths: tuple[int, int], folded: bool) -> None:
+    """Undefined in SPIR-V; ONNX expects this of BitShift. A negative distance is a large one."""
+    s = Batch(1)
+    width, distance_width = widths
+    scalars: dict[tuple[str, int], int] = {}
+
+    def number(scalar: str, value: int, count: int) -> int:
+        if (scalar, value) not in scalars:
+            array = np.array([value]).astype(f"i{int(scalar[1:]) // 8}")
+            scalars[scalar, value] = s.constant(scalar, value) if folded else s.given(scalar, array)
+        found = scalars[scalar, value]
+        if count == 1:
+            return found
+        vector = f"{count}x{scalar}"
+        parts = [found] * count
+        return s.composite(vector, parts) if folded else s.op(Op.CompositeConstruct, vector, *parts)
+
+    for count, value, distance in itertools.product((1, 2), (-7, 5), (width - 1, width, -1)):
+        kind = f"{count}x" * (count > 1) + f"i{width}"
+        bits, by = value % (1 << width), distance % (1 << distance_width)
+        a, b = number(f"i{width}", value, count), number(f"i{distance_width}", distance, count)
+        for op, wanted in (
+            (Op.ShiftLeftLogical, bits << min(by, width)),
+            (Op.ShiftRightLogical, bits >> min(by, width)),
+            (Op.ShiftRightArithmetic, value >> min(by, width)),
+        ):
+            found = np.full(count, wanted % (1 << width), f"u{width // 8}").view(f"i{width // 8}")
+            s.expect((op, value, distance), kind, s.op(op, kind, a, b), found)
     s.check()
 
 

@@ -6,21 +6,27 @@ that they hand results on to one another, and makes kernels without any barrier:
 * the kernel of an argmax fills its whole result with zeros in every invocation, then every invocation updates its
   own element of it: one may fill what another one has updated already;
 * in the kernel of a softmax over the axis before the last, every invocation sums up a column in workgroup memory,
-  then reads the sums of all columns.
+  then reads the sums of all columns;
+* the kernel of a small depthwise convolution fills its result with the invocations along one axis, then adds to it
+  with the invocations along another.
 
 Invocations in lockstep get it right by luck, and only a whole subgroup of them is. Here a barrier goes between such
 accesses, wherever all invocations come by together; there it changes nothing for a kernel that needs none.
 
 *Common* stores are those that all invocations make together, of the same value to the same place; other accesses
-are an invocation's *own*. Workgroup memory is *exchanged* if it is reached by different indices.
+are an invocation's *own*. Memory is *exchanged* if one invocation may reach what another one stored: workgroup memory
+that is reached by different indices, and a buffer that is reached by indices that depend on the invocation in
+different ways (see ``distribution``).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from . import structure
+from .distribution import Distribution
 from .module import Function, Instruction, Module
 from .opcodes import Op
 from .spirv_table import Storage
@@ -28,8 +34,26 @@ from .uniformity import Uniformity, branches_of, inner, leaves
 from .usage import Usage
 
 COMMON, OWN = "common", "own"
-Exchange = tuple[int, tuple[int, ...], bool]
-"""An access to exchanged memory: variable, indices, whether it is a store."""
+
+
+class Exchange(NamedTuple):
+    """An access to exchanged memory: its indices are there as far as they tell accesses apart."""
+
+    variable: int
+    indices: tuple[object, ...]
+    stores: bool
+    buffer: bool
+
+    def hands_over(self, later: Exchange) -> bool:
+        """Whether one invocation may reach here what another one reaches later, and one of them stores.
+
+        Kernels read parts of a buffer and store others, which need no barrier: a store has to come first there.
+        """
+        if self.variable != later.variable or self.indices == later.indices:
+            return False
+        return self.stores or (later.stores and not self.buffer)
+
+
 Kinds = frozenset[str | Exchange]
 _SHARED = frozenset({Storage.STORAGE_BUFFER, Storage.WORKGROUP})
 
@@ -60,6 +84,7 @@ class _Planner:
         self.function = function
         self.found: set[int] = set()
         self.impossible = False
+        self.distribution = Distribution(module, function, self.uniformity)
         self.exchanged = self.find_exchanged()
 
     # --- what accesses are ------------------------------------------------------------------------------
@@ -71,17 +96,22 @@ class _Planner:
                     yield instruction, block.label
 
     def find_exchanged(self) -> frozenset[int]:
-        indices: dict[int, set[tuple[int, ...]]] = defaultdict(set)
-        stored = set()
+        indices: dict[int, set[tuple[object, ...]]] = defaultdict(set)
+        stored = {
+            self.uniformity.root(instruction.operands[0])
+            for instruction, block in self.accesses()
+            if instruction.op == Op.Store and not self.is_common_store(instruction, block)
+        }
         for instruction, block in self.accesses():
             variable = self.uniformity.root(instruction.operands[0])
-            if self.storage(instruction) == Storage.WORKGROUP and not self.is_common_store(
-                instruction, block
-            ):
-                indices[variable].add(self.uniformity.indices(instruction.operands[0]))
-                if instruction.op == Op.Store:
-                    stored.add(variable)
+            if variable in stored and not self.is_common_store(instruction, block):
+                indices[variable].add(self.indices(instruction))
         return frozenset(variable for variable in stored if len(indices[variable]) > 1)
+
+    def indices(self, access: Instruction) -> tuple[object, ...]:
+        """The indices of an access, as far as they tell it apart from others."""
+        indices = self.uniformity.indices(access.operands[0])
+        return indices if self.storage(access) == Storage.WORKGROUP else self.distribution.terms(indices)
 
     def has_lost_barriers(self, storages: frozenset[Storage]) -> bool:
         return any(
@@ -111,7 +141,8 @@ class _Planner:
         variable = self.uniformity.root(pointer)
         exchange: Kinds = frozenset()
         if variable in self.exchanged:
-            exchange = frozenset({(variable, self.uniformity.indices(pointer), stores)})
+            buffer = self.storage(instruction) == Storage.STORAGE_BUFFER
+            exchange = frozenset({Exchange(variable, self.indices(instruction), stores, buffer)})
         if not stores and self.uniformity.is_uniform(block) and not self.uniformity.differs(pointer):
             # What all read alike is what each of them has stored, or nobody stores it.
             return exchange
@@ -201,8 +232,8 @@ class _Planner:
 def _clash(before: Kinds, after: Kinds) -> bool:
     if (COMMON in before and OWN in after) or (OWN in before and COMMON in after):
         return True
-    first, second = ([k for k in kinds if isinstance(k, tuple)] for kinds in (before, after))
-    return any(a[0] == b[0] and a[1] != b[1] and (a[2] or b[2]) for a in first for b in second)
+    first, second = ([k for k in kinds if isinstance(k, Exchange)] for kinds in (before, after))
+    return any(a.hands_over(b) for a in first for b in second)
 
 
 def _straights(node: structure.Node) -> Iterator[structure.Straight]:

@@ -27,8 +27,12 @@ def complement(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
     return wrapped(e, type_, f"~{a.operand}", UNARY, [a])
 
 
-def _shift(operator: str, *, is_signed: bool = False) -> Handler:
-    """Shifts. By the width or more they are undefined in SPIR-V; here the distance counts modulo the width."""
+def _shift(kind: str) -> Handler:
+    """Shifts: "left", "right", or "arithmetic", which is to the right and fills up with the sign.
+
+    By the width or more they are undefined in SPIR-V, and modulo the width in OpenCL C. Here all bits are shifted
+    out: that is what vector instructions of CPUs and PTX do, and what ONNX expects of BitShift.
+    """
 
     def shift(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
         a, b = e.operands(instruction)
@@ -36,26 +40,56 @@ def _shift(operator: str, *, is_signed: bool = False) -> Handler:
             is_int(type_) and a.type is type_ and is_int(b.type) and ty.count_of(b.type) == ty.count_of(type_)
         )
         e.check(instruction, shaped, "two integers")
-        distance = _distance(e, type_, b)
-        if is_signed:
-            text = f"{signed(a).operand} {operator} {distance}"
-            return unsigned(e, combine(type_, text, BITS, [a, b]))
+        if not _is_small(b, width_of(type_)):
+            return combine(
+                type_, f"{_shift_helper(e, kind, type_, b.type)}({a.text}, {b.text})", ATOM, [a, b]
+            )
+        distance = f"{b.bits}" if b.bits is not None else _as(e, b, type_)
+        if kind == "arithmetic":
+            return unsigned(e, combine(type_, f"{signed(a).operand} >> {distance}", BITS, [a, b]))
         first = f"(uint){a.operand}" if type_ is ty.INTS[16] else a.operand
+        operator = "<<" if kind == "left" else ">>"
         return wrapped(e, type_, f"{first} {operator} {distance}", BITS, [a, b])
 
     return shift
 
 
-def _distance(e: Emitter, type_: ty.Type, b: Expr) -> str:
-    width = width_of(type_)
-    if b.bits is not None:
-        return f"{b.bits % width}"
-    if not isinstance(type_, ty.Vector):
-        return f"({b.operand} & {width - 1})"
-    text = b.text if width_of(b.type) == width else f"convert_{e.source.type(type_)}({b.text})"
-    if b.constant is None:
-        text = f"({b.operand if width_of(b.type) == width else text} & ({ctypes.UNSIGNED[width]}){width - 1})"
-    return text
+def _is_small(distance: Expr, width: int) -> bool:
+    """Whether a distance is known and less than the width."""
+    if distance.bits is not None:
+        return distance.bits < width
+    if distance.constant is None:
+        return False
+    parts = distance.constant.value if isinstance(distance.constant.value, tuple) else ()
+    return all(int(part.value or 0) < width for part in parts if not isinstance(part.value, tuple))
+
+
+def _as(e: Emitter, expr: Expr, type_: ty.Type) -> str:
+    """A vector of integers as one of another width."""
+    return expr.text if expr.type is type_ else f"convert_{e.source.type(type_)}({expr.text})"
+
+
+def _shift_helper(e: Emitter, kind: str, type_: ty.Type, distance: ty.Type) -> str:
+    name, given, width = e.source.type(type_), e.source.type(distance), width_of(type_)
+    if isinstance(type_, ty.Vector):
+        limit, mask = f"({name}){width}", f"({name}){width - 1}"
+        by = "b" if distance is type_ else f"convert_{name}_sat(b)"
+        signed_name = ctypes.signed_name(type_)
+        text = {
+            "left": f"(a << ({by} & {mask})) & as_{name}({by} < {limit})",
+            "right": f"(a >> ({by} & {mask})) & as_{name}({by} < {limit})",
+            "arithmetic": f"as_{name}(as_{signed_name}(a) >> as_{signed_name}(min({by}, {mask})))",
+        }[kind]
+    else:
+        first = "(uint)a" if type_ is ty.INTS[16] else "a"
+        text = {
+            "left": f"b < {width} ? ({name})({first} << b) : 0",
+            "right": f"b < {width} ? ({name})(a >> b) : 0",
+            "arithmetic": f"({name})(({ctypes.SIGNED[width]})a >> (b < {width} ? b : {width - 1}))",
+        }[kind]
+    return e.source.helper(
+        f"shift_{kind}", f"static {name} NAME({name} a, {given} b)\n{{\n    return {text};\n}}", name, given
+    )
 
 
 def bit_count(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr:
@@ -147,9 +181,9 @@ TABLE: Final[dict[int, Handler]] = {
     Op.BitwiseOr: _bitwise("|"),
     Op.BitwiseXor: _bitwise("^"),
     Op.Not: complement,
-    Op.ShiftLeftLogical: _shift("<<"),
-    Op.ShiftRightLogical: _shift(">>"),
-    Op.ShiftRightArithmetic: _shift(">>", is_signed=True),
+    Op.ShiftLeftLogical: _shift("left"),
+    Op.ShiftRightLogical: _shift("right"),
+    Op.ShiftRightArithmetic: _shift("arithmetic"),
     Op.BitCount: bit_count,
     Op.BitReverse: bit_reverse,
     Op.BitFieldInsert: _bit_field("insert"),

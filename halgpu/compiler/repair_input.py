@@ -1,0 +1,134 @@
+"""Repairs a program after ``--compile-to=input`` of iree-compile 3.13, in the child process of ``worker``.
+
+What stands here comes from models: PyTorch's operators, and ONNX's by way of them, are linalg by now.
+
+1. *Narrowed constants.* ``arith.truncf`` of a constant is folded. PyTorch's and ONNX's scalars are 64-bit floats. MLIR
+   folds only what loses no precision (mlir/lib/Dialect/Arith/IR/ArithOps.cpp, TruncFOp::fold), and the virtual
+   machine, which evaluates constants at compile time too, has no such conversion (Dialect/VM/Conversion/ArithToVM).
+2. *Samples outside of an image.* torch-mlir's lowering of ``aten.grid_sampler`` compares one of two neighbours with
+   the image's first row and the other with its last, so that points beyond its edges make it read far outside of the
+   image (torch-mlir, lib/Conversion/TorchToLinalg/Uncategorized.cpp). An element at a place that is computed from
+   floats is taken from inside of its tensor now; outside there are zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_LOWER = frozenset({"arith.maxsi", "arith.maximumf", "arith.maxnumf"})
+_UPPER = frozenset({"arith.minsi", "arith.minimumf", "arith.minnumf"})
+
+
+def repair(module: Any) -> dict[str, int]:
+    """Repair ``module``, an operation builtin.module of iree.compiler.ir, in place, with its context entered.
+
+    Returns how many operations of each kind there were.
+    """
+    found: dict[str, list[Any]] = {name: [] for name in _REPAIRS}
+
+    def visit(operation: Any) -> Any:
+        if operation.name in found:
+            found[operation.name].append(operation)
+        return _ir().WalkResult.ADVANCE
+
+    module.walk(visit)
+    return {name: sum(map(_REPAIRS[name], operations)) for name, operations in found.items()}
+
+
+def _ir() -> Any:
+    from iree.compiler import ir
+
+    return ir
+
+
+def _narrow(operation: Any) -> bool:
+    """Fold an ``arith.truncf`` of a constant."""
+    ir = _ir()
+    source, type_ = operation.operands[0].owner, operation.results[0].type
+    if (
+        isinstance(source, ir.Block)
+        or source.name != "arith.constant"
+        or str(type_) not in ("f16", "f32", "bf16")
+    ):
+        return False
+    with ir.InsertionPoint(operation), operation.location:
+        value = ir.FloatAttr.get(type_, ir.FloatAttr(source.attributes["value"]).value)
+        constant = ir.Operation.create("arith.constant", results=[type_], attributes={"value": value})
+    operation.results[0].replace_all_uses_with(constant.results[0])
+    operation.erase()
+    return True
+
+
+def _keep_inside(operation: Any) -> bool:
+    """Take the element of a ``tensor.extract`` from inside of its tensor, and zero instead of what is outside."""
+    ir = _ir()
+    tensor, *indices = operation.operands
+    loose = [axis for axis, index in enumerate(indices) if _may_lie_anywhere(index)]
+    type_ = operation.results[0].type
+    if not loose or not isinstance(type_, (ir.IntegerType, ir.FloatType)):
+        return False
+    with ir.InsertionPoint(operation), operation.location:
+        inside = None
+        zero = _constant(ir.IndexType.get(), 0)
+        for axis in loose:
+            at = indices[axis]
+            here = _compare_below(at, _size(tensor, axis))
+            operation.operands[1 + axis] = _select(here, at, zero)
+            inside = here if inside is None else _create("arith.andi", here.type, here, inside)
+    with ir.InsertionPoint.after(operation), operation.location:
+        none = _constant(type_, 0)
+        chosen = _create("arith.select", type_, inside, operation.results[0], none)
+    operation.results[0].replace_all_uses_except(chosen, chosen.owner.operation)
+    return True
+
+
+def _may_lie_anywhere(index: Any) -> bool:
+    """Whether an index is computed from a float, and not kept between a least and a greatest value on the way."""
+    ir = _ir()
+    pending, seen, names = [index], set(), set()
+    while pending:
+        owner = pending.pop().owner
+        if isinstance(owner, ir.Block) or owner in seen:
+            continue
+        seen.add(owner)
+        names.add(owner.name)
+        if owner.name.startswith(("arith.", "math.")):
+            pending += owner.operands
+    bounded = not names.isdisjoint(_LOWER) and not names.isdisjoint(_UPPER)
+    return not names.isdisjoint({"arith.fptosi", "arith.fptoui"}) and not bounded
+
+
+def _size(tensor: Any, axis: int) -> Any:
+    """The size of a tensor along an axis."""
+    ir = _ir()
+    type_ = ir.ShapedType(tensor.type)
+    if not type_.is_dynamic_dim(axis):
+        return _constant(ir.IndexType.get(), type_.get_dim_size(axis))
+    return _create("tensor.dim", ir.IndexType.get(), tensor, _constant(ir.IndexType.get(), axis))
+
+
+def _compare_below(index: Any, size: Any) -> Any:
+    """Whether ``0 <= index < size``: a negative one is large as an unsigned number."""
+    ir = _ir()
+    ult = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 6)  # arith::CmpIPredicate::ult
+    return _create("arith.cmpi", ir.IntegerType.get_signless(1), index, size, predicate=ult)
+
+
+def _select(condition: Any, first: Any, second: Any) -> Any:
+    return _create("arith.select", first.type, condition, first, second)
+
+
+def _constant(type_: Any, value: int) -> Any:
+    ir = _ir()
+    float_ = isinstance(type_, ir.FloatType)
+    attribute = ir.FloatAttr.get(type_, value) if float_ else ir.IntegerAttr.get(type_, value)
+    return _create("arith.constant", type_, value=attribute)
+
+
+def _create(name: str, type_: Any, *operands: Any, **attributes: Any) -> Any:
+    """The result of a new operation."""
+    created = _ir().Operation.create(name, results=[type_], operands=operands, attributes=attributes)
+    return created.results[0]
+
+
+_REPAIRS = {"arith.truncf": _narrow, "tensor.extract": _keep_inside}
