@@ -89,7 +89,9 @@ def compiled(source: str, folder: Path, name: str) -> Path:
     return path
 
 
-def through_halgpu(path: Path, shapes: tuple[tuple[int, ...], ...], threads: int | None) -> Callable[[], float]:
+def through_halgpu(
+    path: Path, shapes: tuple[tuple[int, ...], ...], threads: int | None
+) -> Callable[[], float]:
     """What times a round: microseconds of a call."""
     before = os.environ.pop("HALGPU_THREADS", None)
     if threads is not None:
@@ -128,7 +130,9 @@ def through_iree(path: Path, shapes: tuple[tuple[int, ...], ...]) -> Callable[[]
     def round_() -> float:
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         [median] = [
-            entry for entry in json.loads(done.stdout)["benchmarks"] if entry.get("aggregate_name") == "median"
+            entry
+            for entry in json.loads(done.stdout)["benchmarks"]
+            if entry.get("aggregate_name") == "median"
         ]
         return float(median["real_time"]) * {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}[median["time_unit"]]
 

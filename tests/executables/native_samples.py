@@ -100,8 +100,12 @@ class Library:
 
 
 def export(
-    program: dict[str, str], *, constants: int = 1, bindings: int = 1, local_memory: int = 0, sequential: bool = False
+    program: dict[str, str],
+    *,
+    constants: int = 1,
+    bindings: int = 1,
+    local_memory: int = 0,
+    sequential: bool = False,
 ) -> Export:
     """A kernel ``k`` of machine code."""
     return Export("k", code(program), constants, bindings, (1, 1, 1), local_memory, sequential)
-

@@ -54,7 +54,8 @@ def test_a_workgroup_that_fails_is_named_and_ends_the_dispatch(threads, device, 
     monkeypatch.setenv("HALGPU_THREADS", threads)
     kernel = kernel_of(device)
     with pytest.raises(
-        errors.Internal, match=r"kernel 'k' failed in workgroup \(3, 2, 1\) of \(5, 7, 3\): its code returned -1"
+        errors.Internal,
+        match=r"kernel 'k' failed in workgroup \(3, 2, 1\) of \(5, 7, 3\): its code returned -1",
     ):
         count(kernel, (5, 7, 3), fails=(1 * 7 + 2) * 5 + 3)
     with pytest.raises(errors.Internal, match=r"workgroup \(10, 0, 0\)"):
@@ -128,14 +129,17 @@ def test_unaligned_overlap_is_refused(device):
     data = unaligned(128)
     before = bytes(data)
     with pytest.raises(
-        errors.InvalidArgument, match="kernel 'k': bindings 0 and 1 overlap, one may be written, and one does not begin"
+        errors.InvalidArgument,
+        match="kernel 'k': bindings 0 and 1 overlap, one may be written, and one does not begin",
     ):
         kernel_of(device, bindings=2).dispatch((1, 1, 1), (NEVER,), [(data, 0, 40), (data, 36, 40)])
     assert bytes(data) == before
     # Next to each other is fine, and so is what is only read.
     kernel_of(device, bindings=2).dispatch((1, 1, 1), (NEVER,), [(data, 0, 40), (data, 40, 40)])
     locked = data.toreadonly()
-    kernel_of(device, bindings=3).dispatch((1, 1, 1), (NEVER,), [(data, 80, 4), (locked, 0, 40), (locked, 36, 40)])
+    kernel_of(device, bindings=3).dispatch(
+        (1, 1, 1), (NEVER,), [(data, 80, 4), (locked, 0, 40), (locked, 36, 40)]
+    )
     assert data[80] == 1
 
 
