@@ -16,8 +16,7 @@ from native_samples import COUNT, LOOK, MACHINE, Library
 
 from halgpu import errors
 from halgpu.devices import Device, open_device
-from halgpu.devices.host_kernels import HostFunctionKernel
-from halgpu.executables.native.kernel import native_kernel
+from halgpu.executables.native.kernel import NativeKernel
 
 NEVER = 0xFFFFFFFF
 """Constant 0 of COUNT where no workgroup is to fail."""
@@ -28,11 +27,11 @@ def device() -> Device:
     return open_device("host?debug=0")
 
 
-def kernel_of(device: Device, program: dict[str, str] = COUNT, **more: Any) -> HostFunctionKernel:
-    return native_kernel(device, Library(), native_samples.export(program, **more), MACHINE)
+def kernel_of(device: Device, program: dict[str, str] = COUNT, **more: Any) -> NativeKernel:
+    return NativeKernel(device, Library(), native_samples.export(program, **more), MACHINE)
 
 
-def count(kernel: HostFunctionKernel, grid: tuple[int, ...], fails: int = NEVER) -> np.ndarray:
+def count(kernel: NativeKernel, grid: tuple[int, ...], fails: int = NEVER) -> np.ndarray:
     counts = np.zeros(np.prod(grid), np.int32)
     aligned = kernel.device.allocator.allocate(counts.nbytes)
     aligned.write()[:] = bytes(counts.nbytes)
@@ -110,7 +109,7 @@ def test_the_code_is_given_the_aligned_address(device):
     data = unaligned(24)
     other = device.allocator.allocate(64)
     probe = kernel_of(device, LOOK, constants=0)
-    seen = probe._function._addresses
+    seen = probe._addresses
     probe.dispatch(1, (), [(data, 0, 24)])
     assert seen[0] % 64 == 0
     probe.dispatch(1, (), [(other, 0, 24)])
