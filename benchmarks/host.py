@@ -4,9 +4,10 @@
 
 Needs halgpu[test]. Programs of llvm-cpu (compiled for this machine's processor) are called with buffers that are on the
 device already, through halgpu on one thread, halgpu on all threads, and ``iree-benchmark-module``, which runs inline
-programs on one thread. Rounds alternate, so that what else the machine does meets all of them; times are microseconds,
-the median of the rounds' medians. `calls` is the program whose kernel does nothing worth mentioning: what a call
-costs by itself.
+programs on one thread. Rounds alternate, so that what else the machine does meets all of them. Figures are microseconds
+of a call, each the mean of a fifth of a round: `time`, the median of these by the clock, and `cpu`, the least of these
+in processor time of all threads, which says more on a machine that others use. `calls` is the program whose kernel does
+nothing worth mentioning: what a call costs by itself.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import halgpu
 ROUNDS = 5
 SECONDS = 0.3
 """Of each way in a round."""
+PARTS = 5
 FLAGS = (
     "--iree-execution-model=inline-dynamic",
     "--iree-hal-target-device=local",
@@ -89,71 +91,67 @@ def compiled(source: str, folder: Path, name: str) -> Path:
     return path
 
 
-def through_halgpu(
-    path: Path, shapes: tuple[tuple[int, ...], ...], threads: int | None
-) -> Callable[[], float]:
-    """What times a round: microseconds of a call."""
-    before = os.environ.pop("HALGPU_THREADS", None)
-    if threads is not None:
-        os.environ["HALGPU_THREADS"] = str(threads)
-    try:
-        module = halgpu.load(path, "host")
-    finally:
-        os.environ.pop("HALGPU_THREADS", None)
-        if before is not None:
-            os.environ["HALGPU_THREADS"] = before
+Figures = list[tuple[float, float]]
+"""Microseconds of a call, by the clock and of processor time, of each fifth of a round."""
+
+
+def through_halgpu(path: Path, shapes: tuple[tuple[int, ...], ...], threads: int) -> Callable[[], Figures]:
+    """What runs a round."""
+    os.environ["HALGPU_THREADS"] = str(threads)  # is read when a program is loaded
+    module = halgpu.load(path, "host")
     generator = np.random.default_rng(0)
     arrays = [generator.normal(size=shape).astype(np.float32) for shape in shapes]
     inputs = [halgpu.BufferView.from_array(array, module.device) for array in arrays]
     function = module["main"]
 
-    def round_() -> float:
-        times = []
-        end = time.perf_counter() + SECONDS
-        while time.perf_counter() < end:
-            start = time.perf_counter_ns()
+    def part() -> tuple[float, float]:
+        calls, start, cpu = 0, time.perf_counter(), time.process_time()
+        while time.perf_counter() < start + SECONDS / PARTS:
             function(*inputs)
-            times.append(time.perf_counter_ns() - start)
-        return statistics.median(times) / 1000
+            calls += 1
+        return (time.perf_counter() - start) * 1e6 / calls, (time.process_time() - cpu) * 1e6 / calls
 
-    return round_
+    return lambda: [part() for _ in range(PARTS)]
 
 
-def through_iree(path: Path, shapes: tuple[tuple[int, ...], ...]) -> Callable[[], float]:
+def through_iree(path: Path, shapes: tuple[tuple[int, ...], ...]) -> Callable[[], Figures]:
     """The same of iree-benchmark-module."""
     command = [
         tool("iree-benchmark-module"), f"--module={path}", "--function=main", "--device=local-sync",
-        f"--benchmark_min_time={SECONDS / 5}s", "--benchmark_repetitions=5", "--benchmark_format=json",
+        f"--benchmark_min_time={SECONDS / PARTS}s", f"--benchmark_repetitions={PARTS}", "--benchmark_format=json",
         *(f"--input={'x'.join(map(str, shape))}xf32=1.5" for shape in shapes),
     ]  # fmt: skip
+    units = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 
-    def round_() -> float:
+    def round_() -> Figures:
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        [median] = [
-            entry
-            for entry in json.loads(done.stdout)["benchmarks"]
-            if entry.get("aggregate_name") == "median"
+        entries = [item for item in json.loads(done.stdout)["benchmarks"] if item["run_type"] == "iteration"]
+        return [
+            (item["real_time"] * units[item["time_unit"]], item["cpu_time"] * units[item["time_unit"]])
+            for item in entries
         ]
-        return float(median["real_time"]) * {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}[median["time_unit"]]
 
     return round_
 
 
-def measure(path: Path, shapes: tuple[tuple[int, ...], ...], rounds: int) -> dict[str, float]:
-    """Microseconds of a call by each way, and ratios to IREE's."""
+def measure(path: Path, shapes: tuple[tuple[int, ...], ...], rounds: int) -> dict[str, dict[str, float]]:
+    """The figures of each way; those of halgpu with their ratios to IREE's."""
     ways = {
         "one thread": through_halgpu(path, shapes, 1),
-        "all threads": through_halgpu(path, shapes, None),
+        "all threads": through_halgpu(path, shapes, os.cpu_count() or 1),
         "iree": through_iree(path, shapes),
     }
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    parts: dict[str, Figures] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            times[name].append(way())
-    found = {name: statistics.median(values) for name, values in times.items()}
+            parts[name] += way()
+    found = {
+        name: {"time": statistics.median(wall for wall, _ in values), "cpu": min(cpu for _, cpu in values)}
+        for name, values in parts.items()
+    }
     for name in ("one thread", "all threads"):
-        ratios = [ours / theirs for ours, theirs in zip(times[name], times["iree"], strict=True)]
-        found[f"{name} / iree"] = statistics.median(ratios)
+        for what in ("time", "cpu"):
+            found[name][f"{what} / iree"] = found[name][what] / found["iree"][what]
     return found
 
 
@@ -164,7 +162,9 @@ def llvm_cpu(rounds: int) -> dict[str, Any]:
         for program, (source, shapes) in PROGRAMS.items():
             path = compiled(source, Path(name), program)
             found = results[program] = measure(path, shapes, rounds)
-            print(f"{program:12}", *(f"{what} {value:9.2f}" for what, value in found.items()), sep="  ")
+            for way, figures in found.items():
+                shown = "  ".join(f"{what} {value:9.2f}" for what, value in figures.items())
+                print(f"{program:12} {way:12} {shown}")
     return results
 
 

@@ -135,17 +135,15 @@ class MappedKernel(Kernel):
 
     def _map(self, bindings: Sequence[Any], views: list[Any]) -> None:
         """Bring all buffers to the host and put their bytes into ``views``."""
-        owned = [
-            (index, buffer.root, writes and bool(buffer.rights & KERNEL_WRITE))
-            for index, ((buffer, _, _), writes) in enumerate(zip(bindings, self._writes, strict=True))
-            if type(buffer) is not memoryview
-        ]
-        for _, root, writes in owned:
+        for (buffer, _, _), writes in zip(bindings, self._writes, strict=True):
             # All of these before any bytes are taken: a write may move a root to other memory (windows.py).
-            if writes:
-                root.host(write=True)
-        for index, root, writes in owned:
-            views[index] = root.host() if writes else root.host().toreadonly()
+            if writes and type(buffer) is not memoryview and buffer.rights & KERNEL_WRITE:
+                buffer.root.host(write=True)
+        for index, (buffer, _, _) in enumerate(bindings):
+            if type(buffer) is not memoryview:
+                view = buffer.root.host()
+                writable = self._writes[index] and buffer.rights & KERNEL_WRITE
+                views[index] = view if writable else view.toreadonly()
 
     @abstractmethod
     def launch(

@@ -47,9 +47,9 @@ class NativeKernel(MappedKernel):
         self._library = library  # keeps the code in memory
         self._export = export
         self._run = workgroups.loop(machine)
-        self._constants: Any = (ctypes.c_uint32 * max(export.constants, 1))()
-        self._addresses: Any = (ctypes.c_void_p * max(export.bindings, 1))()
-        self._lengths: Any = (ctypes.c_size_t * max(export.bindings, 1))()
+        self._constants: Any = (ctypes.c_uint32 * export.constants)()
+        self._addresses: Any = (ctypes.c_void_p * export.bindings)()
+        self._lengths: Any = (ctypes.c_size_t * export.bindings)()
         self._next = ctypes.c_uint64()
         self._state = self._dispatch_state()
         self._workers: list[_Worker] = []
@@ -85,26 +85,27 @@ class NativeKernel(MappedKernel):
 
     def _bind(self, views: Sequence[Any], offsets: Sequence[int], lengths: Sequence[int]) -> Sequence[Copy]:
         """Set the bindings' addresses and lengths; returns the copies that stand for some of them."""
-        addresses = [
-            address(view) + start if length else NOWHERE
-            for view, start, length in zip(views, offsets, lengths, strict=True)
-        ]
-        for index, length in enumerate(lengths):
-            self._lengths[index] = length
-            self._addresses[index] = addresses[index]
-            if addresses[index] % ALIGNMENT:
-                break
-        else:
-            return ()
+        addresses = []
+        together = 0
+        for view, start, length in zip(views, offsets, lengths, strict=True):
+            place = address(view) + start if length else NOWHERE
+            together |= place
+            addresses.append(place)
+        self._lengths[:] = lengths
+        self._addresses[:] = addresses
+        return self._move(views, offsets, lengths, addresses) if together % ALIGNMENT else ()
+
+    def _move(
+        self, views: Sequence[Any], offsets: Sequence[int], lengths: Sequence[int], addresses: Sequence[int]
+    ) -> Sequence[Copy]:
+        """Let aligned copies stand for the bindings that do not begin where the code expects them to."""
         ranges = [
             view[start : start + length] for view, start, length in zip(views, offsets, lengths, strict=True)
         ]
         moved = copies(self._export.name, ranges, addresses)
-        self._lengths[: len(lengths)] = lengths
-        self._addresses[: len(lengths)] = [
-            start if copy is None else address(copy.bytes)
-            for start, copy in zip(addresses, moved, strict=True)
-        ]
+        for index, copy in enumerate(moved):
+            if copy is not None:
+                self._addresses[index] = address(copy.bytes)
         return list({id(copy): copy for copy in moved if copy is not None}.values())
 
     def _execute(self, counts: tuple[int, int, int], total: int) -> None:
