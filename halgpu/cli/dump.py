@@ -69,6 +69,8 @@ def _shown(found: programs.Kernels, device: str | None) -> str:
     if found.kind.endswith("hand-written"):
         layouts, _, source = str(found.data, "utf-8").partition("\n")
         return f"// {layouts}\n{source}"
+    if found.format.startswith("embedded-elf-"):
+        return "// machine code, which runs as it is\n"
     return _not_translated()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import platform
 
 import pytest
 
@@ -44,7 +45,16 @@ def test_kernels_for_a_device_build_there(network, capsys):
         assert len(program.all_kernels()) == source.count("__kernel ") > 0
 
 
-@pytest.mark.parametrize(("target", "kind"), [("llvm-cpu", "an ELF binary"), ("vmvx", "a bytecode module")])
+def test_machine_code_is_named(compile_mlir, examples, tmp_path, capsys):
+    (tmp_path / "a.vmfb").write_bytes(compile_mlir((examples / "abs.mlir").read_text(), "llvm-cpu"))
+    assert main(["dump", "--kernels", str(tmp_path / "a.vmfb")]) == 0
+    head, tail = capsys.readouterr().out.splitlines()
+    name = {"x86_64": "x86_64", "aarch64": "arm_64"}[platform.machine()]
+    assert head.startswith(f"// rodata[0]: an ELF binary (embedded-elf-{name} or system-elf-{name}), ")
+    assert tail == "// machine code, which runs as it is"
+
+
+@pytest.mark.parametrize(("target", "kind"), [("vmvx", "a bytecode module")])
 def test_kernels_that_are_not_translated(target, kind, compile_mlir, examples, tmp_path, capsys):
     source = (examples / "abs.mlir").read_text()
     (tmp_path / "a.vmfb").write_bytes(compile_mlir(source, target))

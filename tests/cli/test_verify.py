@@ -56,7 +56,7 @@ def test_no_program(capsys):
         ("vulkan", "inline-dynamic", ""),
         ("vmvx-inline", "inline-static", ""),
         ("vulkan", "async-external", " (imports hal.*: not an inline HAL program)"),
-        ("llvm-cpu", "inline-dynamic", f" (has kernels of embedded-elf, but halgpu runs {FORMATS})"),
+        ("llvm-cpu", "inline-dynamic", ""),
         ("vmvx", "inline-dynamic", f" (has kernels of vmvx-bytecode-fb, but halgpu runs {FORMATS})"),
     ],
 )
