@@ -104,12 +104,14 @@ class HalLoader(NativeModule):
                 f"kernel '{kernel.layout.name}': expected at most {MAXIMUM_BINDINGS} bindings, "
                 f"found {len(bindings)}"
             )
-        bound: list[Any] = []
-        for buffer, offset, length in bindings:
-            if type(buffer) is not VmBuffer or type(source := buffer.source) is not Storage:
-                return self._dispatch_staged(kernel, (x, y, z), constants, bindings)
-            bound.append((source.buffer, offset, length))
-        return kernel.dispatch_words((x, y, z), constants, bound)
+        try:
+            bound = [(buffer.source.hal_buffer, offset, length) for buffer, offset, length in bindings]
+        except AttributeError:  # one is no storage, which alone has a HAL buffer, or null
+            bound = None
+        if bound is None:
+            self._dispatch_staged(kernel, (x, y, z), constants, bindings)
+        else:
+            kernel.dispatch_words((x, y, z), constants, bound, remember=True)
 
     def _dispatch_staged(
         self, kernel: Kernel, workgroups: tuple[int, int, int], constants: tuple[int, ...],
