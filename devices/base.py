@@ -259,7 +259,8 @@ class Kernel(ABC):
                 root.device_reads()
             else:
                 root.device_writes()
-            root.settle()
+            # Not fresh after either.
+            root.settled = root.view is None and root.lease is None
         # Asked for only now: a write may have moved a root to other memory (windows.py).
         return [root.memory for root in roots]
 

@@ -150,12 +150,8 @@ class Residency:
         if self.counters.forked:
             raise FailedPrecondition(f"a buffer cannot be used: its device was opened {FORKED}")
 
-    def settle(self) -> None:
-        """Note that the device may use the memory as it is, where that is so. Under the device's lock."""
-        self.settled = not self.fresh and self.view is None and self.lease is None
-
     def unsettle(self) -> None:
-        """Note that this may no longer be so. Under the device's lock."""
+        """Note that the device may no longer use the memory as it is. Under the device's lock."""
         if self.settled:
             self.settled = False
             self.counters.known.clear()
