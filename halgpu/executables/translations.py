@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Sequence
 from functools import cache as once
 from typing import Any, NamedTuple
 
-import halgpu
 from halgpu.devices import cache
 from halgpu.devices.base import BindingLayout, KernelLayout, Program
 from halgpu.errors import Error
@@ -49,7 +49,8 @@ def _state(translator: str) -> str | None:
     except OSError:  # not installed as files
         return None
     files = sorted((name, state.st_size, state.st_mtime_ns) for name, state in states)
-    return repr((halgpu.__version__, files))
+    # Of the root package, which is there but exports what imports this.
+    return repr((sys.modules["halgpu"].__version__, files))
 
 
 def load(name: str) -> Translation | None:
