@@ -181,7 +181,7 @@ class Kernel(ABC):
         if words != values[0]:
             values = self._last_words = (words, dispatch.words(self, words))
         key = self._program_key
-        if not self._repeat(key, counts, values[1], bindings):
+        if not self._counters.known or not self._repeat(key, counts, values[1], bindings):
             self._start(counts, values[1], bindings, key if remember else None, bindings)
 
     def _repeat(
