@@ -308,7 +308,8 @@ class Kernel(ABC):
     ) -> Any:  # fmt: skip
         """Enqueue with checked arguments: counts of workgroups, unsigned 32-bit constants, whole allocations,
         and each binding's byte offset in its allocation and byte length. No count is zero. The lists stay as they
-        are, and the very same list of offsets always comes with the same memories. Called under the device's lock. Returns what the device's timer can tell the time of, None for work that is done."""
+        are, and the very same list of offsets always comes with the same memories. Called under the
+        device's lock. Returns what the device's timer can tell the time of, None for work that is done."""
 
 
 class Device(ABC):
