@@ -18,12 +18,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping as MappingOf
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from halgpu.devices import dispatch, staging
 from halgpu.devices.buffer import Allocator, Buffer, Mapping
 from halgpu.devices.constants import check_language, quick_converter, size
+from halgpu.devices.dispatch import token
 from halgpu.devices.forks import FORKED, keep_forever
 from halgpu.devices.layout import BindingLayout, KernelLayout, Program
 from halgpu.devices.memory import Block, BufferUsage, Memory, MemoryAccess, MemoryType
@@ -120,11 +123,15 @@ class Kernel(ABC):
         self.layout = layout
         self.workgroup_limits = device.capabilities.max_workgroup_count
         self._smallest_limit = min(self.workgroup_limits)
+        self._counters = device.counters
+        self._number = dispatch.number()
+        self._program_key = (-self._number,)
         self._checks = tuple(map(dispatch.binding_check, layout.bindings))
         self._alignment = max((binding.alignment for binding in layout.bindings), default=1)
         self._convert = quick_converter(layout.types or ())
-        # What a program gave last: the grid, its constants and what became of them.
-        self._last_counts = (1, 1, 1)
+        # What was given last and cannot have changed, and what became of it.
+        self._last_grid: tuple[Any, tuple[int, int, int]] = (None, (1, 1, 1))
+        self._last_constants: tuple[Any, tuple[int, ...]] = (None, ())
         self._last_words: tuple[tuple[int, ...] | None, tuple[int, ...]] = (None, ())
 
     def __repr__(self) -> str:
@@ -143,69 +150,100 @@ class Kernel(ABC):
         ``(buffer, offset, length)`` in bytes. All is checked against the layout and the device first; errors
         name kernel and argument. Returns without waiting. A grid with a zero runs nothing.
         """
-        counts = self._grid((workgroups, 1, 1) if type(workgroups) is int else workgroups)
-        values = self._words(constants) if self.layout.types is None else self._typed(constants)
-        self._start(counts, values, dispatch.bindings(self, bindings))
+        grid, values = self._last_grid, self._last_constants
+        counts = grid[1] if workgroups is grid[0] else self._counts(workgroups)
+        words = values[1] if constants is values[0] else self._words(constants)
+        key = None
+        if type(bindings) is tuple or type(bindings) is list:
+            try:
+                key = (self._number, *map(token, bindings))
+            except AttributeError:  # other bindings than whole buffers and views
+                pass
+            else:
+                if self._repeat(key, counts, words):
+                    return
+        bound = dispatch.bindings(self, bindings)
+        if key is not None:
+            key = (self._number, *map(dispatch.named, bindings))
+        self._start(counts, words, bound, key)
 
     def dispatch_words(
-        self, workgroups: tuple[int, ...], words: tuple[int, ...], bindings: Sequence[Binding | None]
-    ) -> None:
+        self, workgroups: tuple[int, ...], words: tuple[int, ...], bindings: Sequence[Binding | None],
+        *, remember: bool = False,
+    ) -> None:  # fmt: skip
         """As :meth:`dispatch`, for programs: constants are 32-bit words whatever their types (constants.py).
 
-        All numbers are ints; nothing else is looked at closely.
+        All numbers are ints; nothing else is looked at closely. ``remember`` lets the device hold the buffers for
+        a while, which is for those that are going to be released, not only dropped: see dispatch.py.
         """
-        counts, values = self._last_counts, self._last_words
-        if workgroups != counts:
-            counts = self._last_counts = self._grid(workgroups)
+        grid, values = self._last_grid, self._last_words
+        counts = grid[1] if workgroups == grid[1] else self._counts(workgroups)
         if words != values[0]:
             values = self._last_words = (words, dispatch.words(self, words))
-        self._start(counts, values[1], bindings)
+        key = self._program_key
+        if not self._counters.known or not self._repeat(key, counts, values[1], bindings):
+            self._start(counts, values[1], bindings, key if remember else None, bindings)
+
+    def _repeat(
+        self, key: tuple[int, ...], counts: tuple[int, int, int], words: tuple[int, ...],
+        bindings: Sequence[Binding | None] | None = None,
+    ) -> bool:  # fmt: skip
+        """Launch with bindings that are known to be right (dispatch.py), if those given are such."""
+        counters = self._counters
+        with counters.lock:
+            known = counters.known.get(key)
+            if known is None or known[0] != bindings or 0 in counts:
+                return False
+            _, memories, offsets, lengths = known
+            self.launch(counts, words, memories, offsets, lengths)
+            counters.dispatches += 1
+            return True
 
     def _start(
-        self, counts: tuple[int, int, int], values: tuple[int, ...], bindings: Sequence[Binding | None]
-    ) -> None:
-        device = self.device
-        if device.unusable is not None:
-            device.require_usable()
+        self, counts: tuple[int, int, int], values: tuple[int, ...], bindings: Sequence[Binding | None],
+        key: tuple[int, ...] | None = None, given: Sequence[Binding | None] | None = None,
+    ) -> None:  # fmt: skip
+        device, counters = self.device, self._counters
         if len(bindings) != len(self._checks):
             raise dispatch.bad_binding_count(self, len(bindings))
         memories: list[Memory] = []
         offsets: list[int] = []
         lengths: list[int] = []
-        starts = 0
-        on_device = True
-        with device.lock:
-            for binding, (rights, minimum) in zip(bindings, self._checks):  # noqa: B905
-                try:
-                    buffer, offset, length = binding  # type: ignore[misc]
+        settled = True
+        with counters.lock:
+            if device.unusable is not None:
+                device.require_usable()
+            try:
+                for (buffer, offset, length), (rights, minimum) in zip(bindings, self._checks):  # type: ignore[misc]  # noqa: B905
                     root: Any = buffer.root
-                    good = (
-                        root.device is device
-                        and buffer.rights & rights == rights
-                        and 0 <= offset <= buffer.byte_length - length
-                        and length >= minimum
-                    )
-                except (AttributeError, TypeError, ValueError):
-                    good = False
-                if not good:
-                    raise dispatch.bad_binding(self, len(offsets), binding)
-                start = buffer.offset + offset
-                starts |= start
-                if root.fresh or root.view is not None or root.lease is not None:
-                    on_device = False
-                memories.append(root.memory)
-                offsets.append(start)
-                lengths.append(length)
-            copies: Sequence[staging.Copy] = ()
+                    if (
+                        root.device is not device
+                        or buffer.rights & rights != rights
+                        or not 0 <= offset <= buffer.byte_length - length
+                        or length < minimum
+                    ):
+                        break
+                    if not root.settled:
+                        settled = False
+                    memories.append(root.memory)
+                    lengths.append(length)
+                    offsets.append(buffer.offset + offset)
+            except (AttributeError, TypeError, ValueError):
+                pass  # found out in words below
+            if len(offsets) != len(self._checks):
+                raise dispatch.bad_binding(self, len(offsets), bindings[len(offsets)])
+            starts = reduce(or_, offsets) if any(offsets) else 0
             if starts % self._alignment:  # one of them perhaps; all are powers of two
                 dispatch.check_alignment(self, offsets)
             if 0 in counts:
                 return
+            copies: Sequence[staging.Copy] = ()
             if starts % self.pointer_alignment:
                 copies = staging.prepare(self, bindings, memories, offsets, lengths)
-            elif not on_device:
+            elif not settled:
                 memories = self._bring(bindings)
-            counters = device.counters
+            elif key is not None and counters.recorder is None:
+                dispatch.remember(counters.known, key, (given, memories, offsets, lengths))
             if counters.recorder is None:
                 self.launch(counts, values, memories, offsets, lengths)
             else:
@@ -221,20 +259,32 @@ class Kernel(ABC):
                 root.device_reads()
             else:
                 root.device_writes()
+            # Not fresh after either.
+            root.settled = root.view is None and root.lease is None
         # Asked for only now: a write may have moved a root to other memory (windows.py).
         return [root.memory for root in roots]
 
-    def _grid(self, workgroups: int | Sequence[int]) -> tuple[int, int, int]:
+    def _counts(self, workgroups: int | Sequence[int]) -> tuple[int, int, int]:
+        kind = type(workgroups)
         try:
-            x, y, z = workgroups  # type: ignore[misc]
+            x, y, z = (workgroups, 1, 1) if kind is int else workgroups  # type: ignore[misc]
         except (TypeError, ValueError):
             return dispatch.grid(self, workgroups)
         limit = self._smallest_limit
         if type(x) is type(y) is type(z) is int and 0 <= x <= limit and 0 <= y <= limit and 0 <= z <= limit:
-            return x, y, z
+            counts = x, y, z
+            if kind is int or kind is tuple:
+                self._last_grid = workgroups, counts
+            return counts
         return dispatch.grid(self, workgroups)
 
-    def _words(self, constants: Sequence[int]) -> tuple[int, ...]:
+    def _words(self, constants: Sequence[Any]) -> tuple[int, ...]:
+        words = self._untyped(constants) if self.layout.types is None else self._typed(constants)
+        if type(constants) is tuple and dispatch.UNCHANGING.issuperset(map(type, constants)):
+            self._last_constants = constants, words
+        return words
+
+    def _untyped(self, constants: Sequence[int]) -> tuple[int, ...]:
         if type(constants) in (tuple, list) and len(constants) == self.layout.constants:
             for value in constants:
                 if type(value) is not int or not 0 <= value <= dispatch.U32_MAX:
@@ -257,7 +307,8 @@ class Kernel(ABC):
         offsets: list[int], lengths: list[int],
     ) -> Any:  # fmt: skip
         """Enqueue with checked arguments: counts of workgroups, unsigned 32-bit constants, whole allocations,
-        and each binding's byte offset in its allocation and byte length. No count is zero. Called under the
+        and each binding's byte offset in its allocation and byte length. No count is zero. The lists stay as they
+        are, and the very same list of offsets always comes with the same memories. Called under the
         device's lock. Returns what the device's timer can tell the time of, None for work that is done."""
 
 
@@ -404,7 +455,9 @@ class Device(ABC):
         """
         if self.unusable is None:
             self.wait_idle()
-            self.unusable = "it was closed"
+            with self.lock:
+                self.unusable = "it was closed"
+                self.counters.known.clear()
             self.pool.trim()
             if self.ledger is not None:
                 self.ledger.warn_of_leaks()
@@ -515,6 +568,8 @@ def _disable_in_child() -> None:
         keep_forever(device)
         device.unusable = f"it was opened {FORKED}"
         device.counters.forked = True
+        keep_forever(device.counters.known)
+        device.counters.known = {}
         device.lock = device.counters.lock = threading.RLock()
         device.pool.abandon()
 

@@ -86,6 +86,7 @@ class Root(Residency):
         # The one place where an allocation ends: called once by Python (PEP 442), in whatever order things
         # die. Nothing global is used, since this may run while the interpreter shuts down.
         self.view = None  # so that only views held by others keep the memory from being used again
+        self.counters.known.clear()  # which holds the memory
         self.allocator.reclaim(self.memory, self.byte_length)
 
 
@@ -97,8 +98,10 @@ class Buffer:
     released buffer raises FailedPrecondition.
     """
 
-    __slots__ = ("__weakref__", "access", "byte_length", "device", "memory_type", "offset", "rights", "root",
-                 "usage")  # fmt: skip
+    __slots__ = (
+        "__weakref__", "access", "byte_length", "device", "dispatch_token", "memory_type", "offset", "rights",
+        "root", "usage",
+    )  # fmt: skip
 
     def __init__(
         self, root: Root, offset: int, byte_length: int, access: MemoryAccess, usage: BufferUsage,
@@ -113,6 +116,8 @@ class Buffer:
         self.usage = usage
         self.memory_type = memory_type
         self.rights = rights
+        self.dispatch_token = 0
+        """Stands for this buffer in what dispatches remember (dispatch.py); 0 until one does."""
 
     def __repr__(self) -> str:
         state = "released" if self.root is None else self.root.state.value
@@ -133,6 +138,7 @@ class Buffer:
         root, self.root = self.root, None
         if root is not None:
             allocator = root.allocator
+            root.counters.known.clear()
             del root
             allocator.after_release()
 

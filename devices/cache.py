@@ -1,7 +1,7 @@
-"""Built kernels kept on disk, for drivers that do not keep them themselves.
+"""Built kernels kept on disk, for drivers that do not keep them themselves; and translations (translations.py).
 
-An entry is a file: 32 bytes of SHA-256 of what follows, then the binary. Its name is the SHA-256 of all that
-the binary depends on. It is written under another name and renamed, so that readers see all of it or nothing
+An entry is a file: 32 bytes of SHA-256 of what follows, then the entry's bytes. Its name is the SHA-256 of all that
+these depend on. It is written under another name and renamed, so that readers see all of it or nothing
 and no lock is needed; what cannot be read, is cut or was changed is a miss, never an error.
 
 ``HALGPU_CACHE=0`` turns the cache off. It lies in ``$HALGPU_CACHE_DIR``, or in ``halgpu`` under

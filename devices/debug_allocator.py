@@ -91,6 +91,7 @@ class DebugRoot(Root):
 
     def __del__(self) -> None:
         # Comes back to life in the ledger until it was checked, which a finalizer may not wait for.
+        self.counters.known.clear()
         self.allocator.device.ledger.end(self)  # type: ignore[union-attr]
 
 

@@ -7,6 +7,7 @@ was found.
 
 from __future__ import annotations
 
+import itertools
 import operator
 import struct
 from collections.abc import Sequence
@@ -18,10 +19,44 @@ from halgpu.errors import Error, FailedPrecondition, InvalidArgument, OutOfRange
 
 if TYPE_CHECKING:
     from halgpu.devices.base import BindingLayout, Kernel
+    from halgpu.devices.memory import Memory
 
 U32_MAX = 0xFFFFFFFF
 I32_MIN = -0x80000000
 _RIGHTS = {"read": KERNEL_READ, "write": KERNEL_WRITE, "readwrite": KERNEL_READ | KERNEL_WRITE}
+
+
+UNCHANGING = frozenset({int, float})
+"""Types of constants that are the same whenever the tuple that holds them is the same object."""
+
+# What was checked is known: a dispatch that repeats the bindings of an earlier one is not checked again. All of it
+# is forgotten by whatever might make any of it wrong: the release of a buffer, the end of an allocation, the host's
+# looking at one, a lease of it (Residency.unsettle), the end of the device, a recording. It holds:
+#   (number of the kernel, token of each buffer or view) -> memories, offsets, lengths;
+#   (- number of the kernel) -> the same, and the bindings that the program gave, which end by being released.
+
+Known = tuple["Sequence[Any] | None", "list[Memory]", "list[int]", "list[int]"]
+MAX_KNOWN = 256
+_numbers = itertools.count(1)
+token = operator.attrgetter("dispatch_token")
+
+
+def number() -> int:
+    """A number that no other kernel, buffer or view has."""
+    return next(_numbers)
+
+
+def named(item: Any) -> int:
+    """The token of a buffer or view, which gets one now if it has none."""
+    item.dispatch_token = found = item.dispatch_token or next(_numbers)
+    return found
+
+
+def remember(known: dict[tuple[int, ...], Known], key: tuple[int, ...], checked: Known) -> None:
+    """Let a dispatch with the same key find what was checked. Under the device's lock."""
+    if len(known) >= MAX_KNOWN:
+        known.clear()
+    known[key] = checked
 
 
 def binding_check(layout: BindingLayout) -> tuple[int, int]:

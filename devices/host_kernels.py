@@ -53,9 +53,12 @@ class MappedKernel(Kernel):
             self._checks = tuple((rights & KERNEL_READ, minimum) for rights, minimum in self._checks)
         self._writes = tuple(binding.access != "read" for binding in layout.bindings)
 
-    def _start(self, counts: tuple[int, int, int], values: tuple[int, ...], bindings: Sequence[Any]) -> None:
+    def _start(
+        self, counts: tuple[int, int, int], values: tuple[int, ...], bindings: Sequence[Any],
+        key: tuple[int, ...] | None = None, given: Sequence[Any] | None = None,
+    ) -> None:  # fmt: skip
         # The tests are those of Kernel; what is mapped already, as all bytes of a device in host memory soon are,
-        # is used as it is.
+        # is used as it is. Nothing is remembered: what the host maps does not stay as it is.
         device = self.device
         if device.unusable is not None:
             device.require_usable()

@@ -1,8 +1,8 @@
 """The ``opencl`` devices, through PyOpenCL. OpenCL 1.2 is enough. No other file imports pyopencl.
 
 Options of the URI: ``unified=0`` copies between host and device as a discrete GPU would, ``unified=1`` works
-in place; ``cache=1`` keeps built programs in halgpu's cache, ``cache=0`` leaves it to the driver. Without
-them the driver decides (quirks.py).
+in place; ``cache=1`` keeps built programs in halgpu's cache, ``cache=0`` leaves it to the driver; ``maps=1`` hands
+shared memory over by mapping also where that does nothing. Without them the driver decides (quirks.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyopencl as cl
 
 LANGUAGE = "opencl-c"
-OPTIONS = {"unified": ("0", "1"), "cache": ("0", "1")}
+OPTIONS = {"unified": ("0", "1"), "cache": ("0", "1"), "maps": ("1",)}
 HOW_TO_GET_ONE = (
     "install your GPU's OpenCL driver, or run kernels on the CPU: pip install 'halgpu[pocl]' "
     "(in a checkout: pip install 'pyopencl[pocl]')"
@@ -98,7 +98,8 @@ def _describe(index: int, device: Any) -> DeviceInfo:
 
 
 def _quirks(device: Any) -> Quirks:
-    return opencl_quirks(device.platform.name.strip(), device.vendor.strip())
+    cpu = bool(device.type & load_pyopencl().device_type.CPU)
+    return opencl_quirks(device.platform.name.strip(), device.vendor.strip(), cpu)
 
 
 def _obstacle(quirks: Quirks) -> str | None:
@@ -254,8 +255,8 @@ class UnifiedMemory(OpenCLMemory):
     Intel's and AMD's guides name page-aligned CL_MEM_USE_HOST_PTR as zero-copy, and PoCL uses the pages as
     they are. It is chosen over CL_MEM_ALLOC_HOST_PTR since the pages are ours: a view kept after the buffer's
     end still has its memory, and until the device first needs it, no OpenCL object exists and the host writes
-    without mapping (on PoCL a map and unmap cost some 70 to 150 us, creating the object 0.6 us). Where a
-    driver does copy (Arm's), mapping keeps it right.
+    without mapping (creating the object takes PoCL 0.6 us). Where a driver does copy (Arm's), mapping keeps it
+    right; where it never does (quirks.py), waiting for the work on the memory is enough.
     """
 
     __slots__ = ("_map", "_pages", "_view")
@@ -289,7 +290,10 @@ class UnifiedMemory(OpenCLMemory):
         return self._native
 
     def acquire_host(self, *, read: bool, write: bool) -> tuple[memoryview, int]:
-        if self._native is not None:
+        if self._native is not None and not self.device.maps:
+            if self.used > self.device.queue.done:
+                self.device.finish()
+        elif self._native is not None:
             flags = self.device.cl.map_flags
             if read or self._map is not None:
                 wanted = flags.READ | flags.WRITE if write else flags.READ
@@ -519,6 +523,8 @@ class OpenCLDevice(Device):
             raise errors.Unavailable(f"{uri} cannot be used: {obstacle}")
         unified = options["unified"] == "1" if "unified" in options else is_unified(self.cl, native)
         self.keeps_builds = options["cache"] == "1" if "cache" in options else not self.quirks.caches_builds
+        self.maps = "maps" in options or not self.quirks.maps_nothing
+        """Whether memory that is shared has to be mapped for the host."""
         super().__init__(uri, capabilities_of(self.cl, native, unified))
         try:
             self.context = self.cl.Context([native])

@@ -7,6 +7,7 @@ alignment (CL_DEVICE_MEM_BASE_ADDR_ALIGN), which staging.py looks after.
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from halgpu import errors
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from halgpu.devices.opencl import OpenCLDevice
 
 LANGUAGE: Final = "opencl-c"
+_serial: Final = attrgetter("serial")
 
 
 class PlainKernel(EnqueuedKernel):
@@ -40,9 +42,16 @@ class PlainKernel(EnqueuedKernel):
             native.set_arg(self._first + layout.pointers, device.cl.LocalMemory(layout.local_memory))
 
     def _set_arguments(self, memories: list[Memory], offsets: list[int], constants: tuple[int, ...]) -> None:
-        if constants != self._words_set:
+        if constants is not self._words_set and constants != self._words_set:
             self._set_constants(constants)
-        self._set_bindings(memories, offsets)
+        used = self._queue.enqueued + 1
+        for memory in memories:
+            memory.used = used  # type: ignore[attr-defined]  # all memories are OpenCLMemory
+        if offsets is self._starts:  # the very same list comes with the same memories
+            return
+        serials = list(map(_serial, memories))
+        if serials != self._serials or offsets != self._starts:
+            self._set_bindings(memories, serials, offsets)
 
     def _set_constants(self, words: tuple[int, ...]) -> None:
         known = self._pieces_set
@@ -52,23 +61,18 @@ class PlainKernel(EnqueuedKernel):
                 known[index] = piece
         self._words_set = words
 
-    def _set_bindings(self, memories: list[Memory], offsets: list[int]) -> None:
-        used = self._queue.enqueued + 1
-        for memory in memories:
-            memory.used = used  # type: ignore[attr-defined]  # all memories are OpenCLMemory
-        serials = [memory.serial for memory in memories]
-        if serials == self._serials and offsets == self._starts:
-            return
-        known, self._serials = self._serials, [0] * len(serials)  # in case it fails half way
+    def _set_bindings(self, memories: list[Memory], serials: list[int], offsets: list[int]) -> None:
+        known, starts = self._serials, self._starts
+        self._serials, self._starts = [0] * len(serials), [0] * len(serials)  # in case it fails half way
         for index, memory in enumerate(memories):
-            if serials[index] != known[index] or offsets[index] != self._starts[index]:
+            if serials[index] != known[index] or offsets[index] != starts[index]:
                 self._native.set_arg(self._first + index, pointer(self._device, memory, offsets[index]))
         self._serials, self._starts = serials, offsets
 
     def _forget_arguments(self) -> None:
         self._words_set = None
         self._pieces_set = [b""] * self._first
-        self._serials = [0] * len(self._serials)
+        self._serials, self._starts = [0] * len(self._serials), [0] * len(self._serials)
 
 
 def pointer(device: OpenCLDevice, memory: Memory, offset: int) -> Any:

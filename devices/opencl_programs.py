@@ -31,6 +31,9 @@ class EnqueuedKernel(Kernel):
         self._enqueue = device.cl.enqueue_nd_range_kernel
         self._native = native
         self._local = layout.workgroup_size
+        self._workgroups = (1, 1, 1)
+        self._size = self._local
+        """Of the last launch: ``workgroups`` times ``local``."""
         # PyOpenCL's public set_arg takes 13 us for bytes, since it tries every other kind first; what its
         # own generated code calls takes 0.3 us.
         self._set_bytes = getattr(native, "_set_arg_buf", native.set_arg)
@@ -44,14 +47,13 @@ class EnqueuedKernel(Kernel):
         self, workgroups: tuple[int, int, int], constants: tuple[int, ...], memories: list[Memory],
         offsets: list[int], lengths: list[int],
     ) -> Any:  # fmt: skip
-        queue = self._queue
-        x, y, z = workgroups
-        local = self._local
+        queue, local = self._queue, self._local
+        if workgroups is not self._workgroups:
+            x, y, z = self._workgroups = workgroups
+            self._size = x * local[0], y * local[1], z * local[2]
         try:
             self._set_arguments(memories, offsets, constants)
-            event = self._enqueue(
-                queue.native, self._native, (x * local[0], y * local[1], z * local[2]), local
-            )
+            event = self._enqueue(queue.native, self._native, self._size, local)
         except self._error as error:
             self._forget_arguments()
             raise self._device.error(f"run kernel {self.layout.name!r}", error) from error

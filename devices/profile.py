@@ -365,6 +365,7 @@ def attach(device: Device, recording: Recording) -> None:
             raise FailedPrecondition(f"device {device.uri} is being profiled or traced already")
         device.finish()
         device.counters.recorder = Recorder(device, recording)
+        device.counters.known.clear()  # whose dispatches would go by the recorder
 
 
 def detach(device: Device, recording: Recording) -> None:

@@ -21,12 +21,15 @@ class Quirks:
     needs_linker: bool = False
     """Kernels are linked with the machine's ``ld``, and the process ends where that fails."""
 
+    maps_nothing: bool = False
+    """Kernels work on the very pages of CL_MEM_USE_HOST_PTR: once work on them is done, they need not be mapped."""
+
     build_options: tuple[str, ...] = ()
     """What its compiler has to be told besides the program's options."""
 
 
-def opencl_quirks(platform: str, vendor: str) -> Quirks:
-    """Return the quirks of an OpenCL platform, by its name and its device's vendor."""
+def opencl_quirks(platform: str, vendor: str, cpu: bool) -> Quirks:
+    """Return the quirks of an OpenCL platform, by its name, its device's vendor and whether that is a CPU."""
     if platform == "Portable Computing Language":
         # PoCL keeps programs and the machine code of launched kernels in $POCL_CACHE_DIR. Asking it for a
         # program's binary makes it compile all kernels once more, for any workgroup size
@@ -37,7 +40,12 @@ def opencl_quirks(platform: str, vendor: str) -> Quirks:
         # not there takes 0.55 s. As one program, 45 kernels take 0.08 s and 1.0 s instead of 2.8 s and 24.6 s;
         # twelve programs in two threads take as long as in one.
         # How it links: pocl_linker.py.
-        return Quirks(caches_builds=True, one_program=True, serial_builds=True, needs_linker=True)
+        # On a CPU, memory with CL_MEM_USE_HOST_PTR is the host's (pocl_driver_alloc_mem_obj), a map and an unmap of it
+        # are commands for a worker thread that does nothing in them (pocl_driver_map_mem, pocl_driver_unmap_mem, all
+        # in common_driver.c): 50 us each, where a call of a small kernel takes 40.
+        return Quirks(
+            caches_builds=True, one_program=True, serial_builds=True, needs_linker=True, maps_nothing=cpu
+        )
     if platform == "NVIDIA CUDA":
         # The driver keeps compiled programs in ~/.nv/ComputeCache, keyed by source, options and driver.
         return Quirks(caches_builds=True)

@@ -28,6 +28,7 @@ from halgpu.devices.hostmemory import fill
 from halgpu.errors import FailedPrecondition
 
 if TYPE_CHECKING:
+    from halgpu.devices.dispatch import Known
     from halgpu.devices.memory import Memory
     from halgpu.devices.profile import Recorder
 
@@ -46,7 +47,7 @@ class Counters:
 
     __slots__ = (
         "_freed", "bytes_allocated", "bytes_down", "bytes_peak", "bytes_up", "dispatches", "forked",
-        "live_handles", "lock", "maps", "programs_cached", "programs_compiled", "recorder",
+        "known", "live_handles", "lock", "maps", "programs_cached", "programs_compiled", "recorder",
     )  # fmt: skip
 
     REPORTED: ClassVar = (
@@ -63,6 +64,8 @@ class Counters:
         self._freed: deque[int] = deque()
         self.recorder: Recorder | None = None
         """Who records what the device does (profile.py); mostly nobody."""
+        self.known: dict[tuple[int, ...], Known] = {}
+        """Bindings of dispatches that were checked (dispatch.py); emptied by whatever might make one wrong."""
 
     def allocated(self, byte_length: int) -> None:
         """Count a new allocation."""
@@ -85,7 +88,7 @@ class Counters:
 class Residency:
     """The state of one allocation, and the transfers that each use of it demands."""
 
-    __slots__ = ("_writable", "counters", "dirty", "fresh", "lease", "memory", "view", "writers")
+    __slots__ = ("_writable", "counters", "dirty", "fresh", "lease", "memory", "settled", "view", "writers")
 
     def __init__(self, memory: Memory, counters: Counters) -> None:
         self.memory = memory
@@ -99,6 +102,8 @@ class Residency:
         """Live mappings whose writable bytes somebody holds: they may write again after the device looked."""
         self.lease: weakref.ref[Any] | None = None
         """Of open windows and shared memory, if any: while it lives, the host has nothing newer (windows.py)."""
+        self.settled = False
+        """The device may use ``memory`` as it is: neither fresh nor in the host's hands nor leased."""
         self._writable = False
 
     @property
@@ -122,6 +127,7 @@ class Residency:
     def _acquire(self, write: bool, discard: bool) -> memoryview:
         self.require_same_process()
         with self.counters.lock:
+            self.unsettle()
             if write and self.lease is not None:
                 self._leave(keep=not discard, on_host=True)
             view = self.view
@@ -143,6 +149,12 @@ class Residency:
         """Raise FailedPrecondition in a process that was forked from the one that allocated."""
         if self.counters.forked:
             raise FailedPrecondition(f"a buffer cannot be used: its device was opened {FORKED}")
+
+    def unsettle(self) -> None:
+        """Note that the device may no longer use the memory as it is. Under the device's lock."""
+        if self.settled:
+            self.settled = False
+            self.counters.known.clear()
 
     def device_reads(self) -> None:
         """Make the device's bytes valid. Under the device's lock."""

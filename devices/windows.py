@@ -90,6 +90,7 @@ def lease_of(root: Root) -> Lease:
     lease = None if root.lease is None else cast("Lease | None", root.lease())
     if lease is None:
         lease = Lease(root)
+        root.unsettle()
         root.lease = weakref.ref(lease)
     return lease
 

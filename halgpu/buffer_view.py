@@ -44,7 +44,9 @@ class BufferView:
     Raises OutOfRange for a view larger than its buffer, InvalidArgument for a negative dimension.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_lease", "byte_length", "element_type", "encoding", "shape")
+    __slots__ = (
+        "__weakref__", "_buffer", "_lease", "byte_length", "dispatch_token", "element_type", "encoding", "shape",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -63,6 +65,8 @@ class BufferView:
         self._buffer: Buffer | None = buffer
         self._lease: Any = None
         self.encoding = encoding
+        self.dispatch_token = 0
+        """As :attr:`halgpu.devices.Buffer.dispatch_token`."""
 
     @classmethod
     def from_array(
@@ -275,6 +279,7 @@ class BufferView:
         view: BufferView = object.__new__(BufferView)
         view._buffer = self.buffer
         view._lease = None
+        view.dispatch_token = 0
         view.shape, view.element_type, view.byte_length = self.shape, self.element_type, self.byte_length
         view.encoding = self.encoding
         return view
@@ -282,6 +287,7 @@ class BufferView:
     def release(self) -> None:
         """Let go of the buffer; a second call does nothing. The buffer ends when nothing else holds it."""
         self._buffer = None
+        self.dispatch_token = 0
 
     def __enter__(self) -> BufferView:
         self.buffer  # noqa: B018 - raises after release

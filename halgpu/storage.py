@@ -27,20 +27,21 @@ _READ_WRITE = BufferAccess.ORIGIN_HOST | BufferAccess.MUTABLE
 class Storage(Allocator):
     """Bytes and allocator of one VM buffer. Made by :func:`wrap`.
 
-    ``buffer`` is the HAL buffer, for device work; None once the VM buffer has ended.
+    ``hal_buffer`` is the HAL buffer, for device work; None once the VM buffer has ended. Nothing else that a VM
+    buffer can be initialized over has an attribute of that name (hal_loader.py).
     """
 
-    __slots__ = ("buffer", "byte_length")
+    __slots__ = ("byte_length", "hal_buffer")
 
     def __init__(self, buffer: devices.Buffer) -> None:
-        self.buffer: devices.Buffer | None = buffer.share()
+        self.hal_buffer: devices.Buffer | None = buffer.share()
         self.byte_length = buffer.byte_length
 
     def live(self) -> devices.Buffer:
         """The HAL buffer. Raises FailedPrecondition once the VM buffer has ended."""
-        if self.buffer is None:
+        if self.hal_buffer is None:
             raise errors.FailedPrecondition(f"a storage wrapper of {self.byte_length} bytes was freed")
-        return self.buffer
+        return self.hal_buffer
 
     # -- bytes: HostBytes ------------------------------------------------------------------------------
 
@@ -74,7 +75,7 @@ class Storage(Allocator):
         if handle is not self:
             raise errors.FailedPrecondition("a storage wrapper frees nothing but itself")
         buffer = self.live()
-        self.buffer = None
+        self.hal_buffer = None
         buffer.release()
 
     def allocate_aligned(self, byte_length: int, alignment: int) -> NoReturn:
@@ -110,4 +111,4 @@ def wrap(buffer: devices.Buffer) -> Buffer:
 def unwrap(buffer: Buffer) -> devices.Buffer | None:
     """The HAL buffer under a VM buffer made by :func:`wrap`; None for any other. Nothing is retained."""
     source = buffer.source
-    return source.buffer if type(source) is Storage else None
+    return source.hal_buffer if type(source) is Storage else None

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -76,6 +76,14 @@ def compile_source(
             run_tool("iree-compile", *command, str(Path(work) / name), "-o", f"{work}/out.vmfb")
             os.replace(f"{work}/out.vmfb", kept)
     return kept.read_bytes()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What halgpu keeps on disk is of this run alone, and not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HALGPU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from halgpu import errors
 from halgpu.devices import KernelLayout, Program, opencl
 from halgpu.executables import registry
 from halgpu.executables.base import Builds, Executable
+from halgpu.executables.translations import Translation
 from halgpu.executables.vulkan_spirv import loader
 from halgpu.vm import definition
 
@@ -62,12 +64,13 @@ def test_a_kernel_that_does_not_build_fails_the_load(
 ) -> None:
     real = loader.translate
 
-    def spoiled(executable: object, target: object, constants: tuple[int, ...]) -> Program:
-        program = real(executable, target, constants)  # type: ignore[arg-type]
-        if "softmax" not in program.source:
-            return program
-        return Program(program.language, program.source + "nonsense", program.layouts, names=program.names)
+    def spoiled(*arguments: object) -> Translation:
+        program, names = real(*arguments)  # type: ignore[arg-type]
+        if "softmax" in program.source:
+            program = replace(program, source=program.source + "nonsense")
+        return Translation(program, names)
 
+    monkeypatch.setenv("HALGPU_CACHE", "0")
     monkeypatch.setattr(loader, "translate", spoiled)
     with pytest.raises(errors.InvalidArgument, match=r"could not build kernels network_dispatch_.*softmax"):
         halgpu.load(network, device)
@@ -136,5 +139,5 @@ def test_eight_processes_on_a_cold_cache_then_one_that_builds_nothing(
 
     for compiled, cached in map(built, [started() for _ in range(8)]):
         assert compiled + cached == 1
-    assert len(list((tmp_path / "halgpu").iterdir())) == 1
+    assert len(list((tmp_path / "halgpu").iterdir())) == 2  # the translation and what was built of it
     assert built(started()) == (0, 1)

@@ -14,7 +14,7 @@ COMMANDS = {
     "compile": "compile a model to a program, with the IREE compiler",
     "run": "run a function of a compiled program, as iree-run-module does",
     "devices": "list the devices that can be used, and why others cannot",
-    "cache": "say where built kernels are kept, or remove them",
+    "cache": "say where translated and built kernels are kept, or remove them",
     "bench": "measure how long functions take, and what the time is spent on",
     "trace": "write what host and device do as a timeline for Perfetto",
     "dis": "print the code of a program, as iree-dump-module does",

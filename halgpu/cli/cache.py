@@ -1,7 +1,7 @@
-"""Says what is in the cache of built kernels (info), or empties it (clear).
+"""Says what is in the cache of translated and built kernels (info), or empties it (clear).
 
-Drivers that keep built kernels themselves, as PoCL and NVIDIA's do, are left to it: halgpu keeps none for them, and
-clear does not touch theirs.
+Drivers that keep built kernels themselves, as PoCL and NVIDIA's do, are left to it: halgpu keeps only translations for
+them, and clear does not touch theirs.
 """
 
 from __future__ import annotations

@@ -84,8 +84,9 @@ def _not_translated() -> str:
 def _opencl_c(executable: memoryview, device: str | None) -> str:
     from halgpu.executables.vulkan_spirv import executable_def, translate
     from halgpu.executables.vulkan_spirv.loader import target_of, wants_checks
+    from halgpu.executables.vulkan_spirv.target import Target
 
-    target = translate.Target(checked=wants_checks())
+    target = Target(checked=wants_checks())
     if device is not None:
         from halgpu.devices import open_device
 

@@ -116,15 +116,17 @@ class HalLoader(NativeModule):
                 f"kernel '{kernel.layout.name}': expected at most {MAXIMUM_BINDINGS} bindings, "
                 f"found {len(bindings)}"
             )
-        bound: list[Any] = []
-        for buffer, offset, length in bindings:
-            if type(buffer) is not VmBuffer or type(source := buffer.source) is not Storage:
-                if isinstance(kernel, MappedKernel):
-                    bound = [self._host_binding(kernel, *binding) for binding in enumerate(bindings)]
-                    break
-                return self._dispatch_staged(kernel, (x, y, z), constants, bindings)
-            bound.append((source.buffer, offset, length))
-        return kernel.dispatch_words((x, y, z), constants, bound)
+        try:
+            bound = [(buffer.source.hal_buffer, offset, length) for buffer, offset, length in bindings]
+        except AttributeError:  # one is no storage, which alone has a HAL buffer, or null
+            bound = None
+        if bound is not None:
+            kernel.dispatch_words((x, y, z), constants, bound, remember=True)
+        elif isinstance(kernel, MappedKernel):
+            bound = [self._host_binding(kernel, *binding) for binding in enumerate(bindings)]
+            kernel.dispatch_words((x, y, z), constants, bound)
+        else:
+            self._dispatch_staged(kernel, (x, y, z), constants, bindings)
 
     def _host_binding(
         self, kernel: MappedKernel, index: int, binding: tuple[Ref, int, int]

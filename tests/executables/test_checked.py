@@ -92,6 +92,31 @@ def test_reads_give_zero_and_writes_do_nothing() -> None:
     assert " is outside of binding 4, which has 32 bytes: OpStore at word " in message
 
 
+@pytest.mark.parametrize("way", ["dispatch", "program"])
+def test_dispatches_that_repeat_are_checked_too(device: Device, way: str) -> None:
+    """What is not checked again (devices/dispatch.py) is that the buffers are right for the kernel."""
+    s = Spirv("i32", "i32", size=8)
+    index = s.op(
+        Op.Select,
+        "i32",
+        s.op(Op.IEqual, "bool", s.index, s.constant("i32", 3)),
+        s.constant("i32", 8),
+        s.index,
+    )
+    s.store(s.op(Op.Load, "i32", s.element(0, index)))
+    kernel = device.build(s.program(target_of(device)))[0]
+    with device.allocator.allocate(32) as source, device.allocator.allocate(32) as target:
+        bound = [(source, 0, 32), (target, 0, 32)]
+        run = {
+            "dispatch": lambda: kernel.dispatch(1, (), (source, target)),
+            "program": lambda: kernel.dispatch_words((1, 1, 1), (), bound, remember=True),
+        }[way]
+        for _ in range(4):
+            with pytest.raises(errors.OutOfRange, match=r"at byte 32 .* is outside of binding 0"):
+                run()
+        assert device.counters.known
+
+
 def test_the_report_tells_where() -> None:
     s = Spirv("i32", "i32", size=8)
     file = s.new()

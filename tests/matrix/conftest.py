@@ -213,6 +213,12 @@ def program(language: str, names: list[str]) -> Program:
     return Program(language, source_in(language, "".join(sources)), layouts, callables=functions)
 
 
+@pytest.fixture(scope="session")
+def build() -> Callable[[Device], dict[str, Kernel]]:
+    """What builds every kernel above for a device of a test's own."""
+    return build_all.__wrapped__  # not cached, which would keep the device
+
+
 @cache
 def build_all(device: Device) -> dict[str, Kernel]:
     return dict(zip(KERNELS, device.build(program(language_of(device), [*KERNELS])), strict=True))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from halgpu.devices import cache
 from halgpu.devices.base import switch
+from halgpu.executables import translations
 from halgpu.executables.base import Builds, Executable
+from halgpu.executables.translations import Translation
 
-from .executable_def import read
-from .translate import Target, translate
+from .target import Target
 
 if TYPE_CHECKING:
     from halgpu.devices.base import Device
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class VulkanSpirvLoader:
@@ -28,11 +34,34 @@ class VulkanSpirvLoader:
         self, device: Device, data: memoryview, constants: tuple[int, ...], builds: Builds
     ) -> Executable:
         """Translate the executable to OpenCL C, to be built; see :class:`~halgpu.executables.base.Loader`."""
-        definition = read(data.cast("B") if data.format != "B" else data)
-        program = translate(definition, target_of(device), constants)
-        executable = Executable(self.format, builds, [pipeline.name for pipeline in definition.pipelines])
+        program, names = translated(data, target_of(device), constants)
+        executable = Executable(self.format, builds, names)
         builds.add(executable, program)
         return executable
+
+
+def translated(data: memoryview, target: Target, constants: tuple[int, ...]) -> Translation:
+    """The translation of an executable, kept from an earlier one if there was one (translations.py)."""
+    if target.checked or not cache.enabled():
+        return translate(data, target, constants)
+    key = translations.key(_HERE, data, repr(replace(target, device="")), constants)
+    found = None if key is None else translations.load(key)
+    if found is None:
+        found = translate(data, target, constants)
+        if key is not None:
+            translations.store(key, *found)
+    return found
+
+
+def translate(data: memoryview, target: Target, constants: tuple[int, ...]) -> Translation:
+    """Translate an executable now."""
+    # Imported only here: the translator takes half as long to import as 30 kernels take to translate.
+    from .executable_def import read
+    from .translate import translate
+
+    definition = read(data.cast("B") if data.format != "B" else data)
+    program = translate(definition, target, constants)
+    return Translation(program, tuple(pipeline.name for pipeline in definition.pipelines))
 
 
 def target_of(device: Device) -> Target:
