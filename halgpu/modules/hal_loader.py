@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from halgpu import errors
 from halgpu.devices.buffer import Buffer as HalBuffer
+from halgpu.devices.host_kernels import HostFunctionKernel
 from halgpu.executables import registry
 from halgpu.executables.base import Builds, Executable
 from halgpu.modules.refs import Ref, text, vm_buffer, wrong_ref
@@ -95,8 +96,9 @@ class HalLoader(NativeModule):
     ) -> None:  # fmt: skip
         """Run a kernel on ``x y z`` workgroups; ``bindings`` are (VM buffer, offset, length) in bytes.
 
-        Storage of HAL buffers goes to the kernel as it is. Bytes that only the host has are copied to the
-        device, rodata once a program, and back afterwards where the kernel may have written them.
+        Storage of HAL buffers goes to the kernel as it is, and bytes that only the host has to a kernel that runs on
+        the host. Else these are copied to the device, rodata once a program, and back afterwards where the kernel
+        may have written them.
         """
         kernel = _kernel(executable, function)
         if len(bindings) > MAXIMUM_BINDINGS:
@@ -107,6 +109,9 @@ class HalLoader(NativeModule):
         bound: list[Any] = []
         for buffer, offset, length in bindings:
             if type(buffer) is not VmBuffer or type(source := buffer.source) is not Storage:
+                if isinstance(kernel, HostFunctionKernel):
+                    bound = [_host_binding(kernel, *binding) for binding in enumerate(bindings)]
+                    break
                 return self._dispatch_staged(kernel, (x, y, z), constants, bindings)
             bound.append((source.buffer, offset, length))
         return kernel.dispatch_words((x, y, z), constants, bound)
@@ -143,6 +148,17 @@ class HalLoader(NativeModule):
         return found
 
 
+def _host_binding(
+    kernel: HostFunctionKernel, index: int, binding: tuple[Ref, int, int]
+) -> tuple[Any, int, int]:
+    """A binding of a kernel that runs on the host: a HAL buffer, or the bytes of a VM buffer as they are."""
+    buffer, offset, length = binding
+    may_write = _check_binding(kernel, index, buffer, offset, length)
+    if type(buffer.source) is Storage:
+        return buffer.source.live(), offset, length
+    return buffer.write_view() if may_write else buffer.read_view(), offset, length
+
+
 def _check_binding(kernel: Kernel, index: int, buffer: Ref, offset: int, length: int) -> bool:
     """Whether the kernel may write the binding. Raises for one that cannot be bound."""
     what = f"kernel '{kernel.layout.name}': binding {index}"
@@ -157,6 +173,8 @@ def _check_binding(kernel: Kernel, index: int, buffer: Ref, offset: int, length:
     layouts = kernel.layout.bindings
     may_write = index < len(layouts) and layouts[index].access != "read"
     if may_write and not buffer.access & BufferAccess.MUTABLE:
+        if isinstance(kernel, HostFunctionKernel) and not kernel.knows_writes:
+            return False
         raise errors.PermissionDenied(f"{what} is read-only for the program, and the kernel may write it")
     return may_write
 

@@ -7,6 +7,7 @@ import pytest
 
 from halgpu import errors
 from halgpu.devices import BindingLayout, KernelLayout, Program, open_device
+from halgpu.devices.host_kernels import HostFunctionKernel
 from halgpu.executables import registry
 from halgpu.executables.base import Executable
 from halgpu.modules.hal_inline import HalInline
@@ -28,7 +29,7 @@ def text(string: str) -> Buffer:
 class Rig:
     """A loader, and an executable of two kernels: ``copy`` (read, write) and ``add`` (read and written in place)."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_host: bool = False, **how) -> None:
         self.device = open_device("host")
         self.inline, self.loader = HalInline(self.device), HalLoader(self.device)
         self.calls = []
@@ -36,7 +37,13 @@ class Rig:
             KernelLayout("copy", 1, (BindingLayout("read"), BindingLayout("write")), (1, 1, 1)),
             KernelLayout("add", 0, (BindingLayout("readwrite"), BindingLayout("read")), (1, 1, 1)),
         )
-        kernels = self.device.build(Program("python", "", layouts, callables=(self.copy, self.add)))
+        functions = (self.copy, self.add)
+        if on_host:
+            kernels = [
+                HostFunctionKernel(self.device, *of, **how) for of in zip(layouts, functions, strict=True)
+            ]
+        else:
+            kernels = self.device.build(Program("python", "", layouts, callables=functions))
         self.executable = Executable("test", kernels)
 
     def copy(self, workgroups, constants, bindings):
@@ -57,9 +64,10 @@ class Rig:
         return wrapped
 
 
-@pytest.fixture
-def rig():
-    return Rig()
+@pytest.fixture(params=[False, True], ids=["device", "host"])
+def rig(request):
+    """With kernels of the device, and with such that run on the host whatever the device."""
+    return Rig(request.param)
 
 
 def test_every_function_has_irees_calling_convention():
@@ -134,13 +142,42 @@ def test_an_empty_grid_runs_nothing(rig):
     assert bytes(target) == b"...."
 
 
-def test_rodata_is_copied_to_the_device_once(rig):
+def test_rodata_is_copied_to_the_device_once():
+    rig = Rig()
     constant, target = text("0123456789"), rig.storage(bytes(4))
     before = rig.device.statistics.live_handles
     for offset in (0, 3, 6):
         rig.dispatch("copy", (constant, offset, 4), (target, 0, 4), constants=(0,))
         assert bytes(target) == b"0123456789"[offset : offset + 4]
     assert rig.device.statistics.live_handles == before + 1
+
+
+def test_kernels_on_the_host_take_the_hosts_bytes_in_place():
+    rig = Rig(on_host=True)
+    seen = []
+    rig.add = lambda *given: seen.extend(given[2])
+    kernels = [
+        HostFunctionKernel(
+            rig.device, KernelLayout("look", 0, ["read", "readwrite"]), rig.add, knows_writes=knows
+        )
+        for knows in (True, False)
+    ]
+    rig.executable = Executable("test", kernels, ["strict", "lenient"])
+    constant, host = text("0123456789"), Buffer.create(8)
+    before = rig.device.statistics
+    rig.dispatch("strict", (constant, 2, 4), (host, 4, 4))
+    assert rig.device.statistics.bytes_peak == before.bytes_peak
+    assert rig.device.statistics.live_handles == before.live_handles
+    assert [bytes(view) for view in seen] == [b"2345", bytes(4)]
+    assert [view.readonly for view in seen] == [True, False]
+    seen[1][:] = b"abcd"
+    assert bytes(host) == b"\0\0\0\0abcd"
+    with pytest.raises(
+        errors.PermissionDenied, match="kernel 'look': binding 1 is read-only for the program"
+    ):
+        rig.dispatch("strict", (host, 0, 4), (constant, 0, 4))
+    rig.dispatch("lenient", (rig.storage(b"1234"), 0, 4), (constant, 0, 4))
+    assert [view.readonly for view in seen[2:]] == [True, True]
 
 
 def test_host_buffers_are_copied_there_and_back(rig):
