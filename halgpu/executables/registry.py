@@ -38,13 +38,24 @@ def _cuda_c() -> Loader:
     return cuda_c.loader()
 
 
+def _vmvx_bytecode() -> Loader:
+    from halgpu.executables.vmvx_bytecode import VmvxBytecodeLoader
+
+    return VmvxBytecodeLoader()
+
+
 _GETTERS: Final[dict[str, Callable[[], Loader]]] = {
     "vulkan-spirv-fb": _vulkan_spirv,
     "cuda-nvptx-fb": _cuda_ptx,
     "opencl-c": _opencl_c,
     "cuda-c": _cuda_c,
+    "vmvx-bytecode-fb": _vmvx_bytecode,
 }
-_TARGETS: Final = {"vulkan-spirv-fb": "vulkan", "cuda-nvptx-fb": "cuda"}
+_TARGETS: Final = {
+    "vulkan-spirv-fb": "vulkan",
+    "cuda-nvptx-fb": "cuda",
+    "vmvx-bytecode-fb": "local --iree-hal-local-target-device-backends=vmvx",
+}
 """What --iree-hal-target-device= of iree-compile has to be for a format; the others are written by hand."""
 _loaders: dict[str, Loader] = {}
 
