@@ -88,7 +88,11 @@ class BytecodeKernel:
                 buffer.release()
 
     def _run(
-        self, workgroups: tuple[int, int, int], local_memory: Buffer, constants: Buffer, bindings: list[Buffer]
+        self,
+        workgroups: tuple[int, int, int],
+        local_memory: Buffer,
+        constants: Buffer,
+        bindings: list[Buffer],
     ) -> None:
         function = self._function
         assert function is not None

@@ -14,7 +14,7 @@ import numpy as np
 from halgpu.modules import vmvx_elementwise as elementwise
 from halgpu.modules import vmvx_tiles as tiles
 from halgpu.modules.vmvx_elementwise import F32, I32, U32, Operation
-from halgpu.modules.vmvx_views import View, array, check
+from halgpu.modules.vmvx_views import View, array
 from halgpu.vm.native import NativeModule, export
 
 UNARY: Final = "0rIIIrIIIII_v"
@@ -35,10 +35,8 @@ def _unary(name: str, dtype: np.dtype[Any], operation: Operation) -> Callable[..
     ) -> None:  # fmt: skip
         source = View(in_buffer, in_offset, in_stride0, in_stride1, size0, size1)
         target = View(out_buffer, out_offset, out_stride0, out_stride1, size0, size1)
-        check(source, "in", dtype)
-        check(target, "out", dtype, write=True)
-        written = array(target, dtype, write=True)
-        elementwise.apply(operation, (array(source, dtype),), written)
+        written = array(target, "out", dtype, write=True)
+        elementwise.apply(operation, (array(source, "in", dtype),), written)
 
     return call
 
@@ -57,11 +55,8 @@ def _binary(name: str, dtype: np.dtype[Any], operation: Operation) -> Callable[.
         left = View(lhs_buffer, lhs_offset, lhs_stride0, lhs_stride1, size0, size1)
         right = View(rhs_buffer, rhs_offset, rhs_stride0, rhs_stride1, size0, size1)
         target = View(out_buffer, out_offset, out_stride0, out_stride1, size0, size1)
-        check(left, "lhs", dtype)
-        check(right, "rhs", dtype)
-        check(target, "out", dtype, write=True)
-        written = array(target, dtype, write=True)
-        elementwise.apply(operation, (array(left, dtype), array(right, dtype)), written)
+        written = array(target, "out", dtype, write=True)
+        elementwise.apply(operation, (array(left, "lhs", dtype), array(right, "rhs", dtype)), written)
 
     return call
 
@@ -110,8 +105,7 @@ class Vmvx(NativeModule):
     def fill_x32(self, value: int, buffer: Ref, offset: int, stride0: int, size0: int, size1: int) -> None:
         """Set all elements of rows ``stride0`` apart."""
         target = View(buffer, offset, stride0, 1, size0, size1)
-        check(target, "out", I32, write=True)
-        array(target, I32, write=True)[...] = value
+        array(target, "out", I32, write=True)[...] = value
 
     @export("mmt4d", "0rIIrIIrIIIIIiiii_v")
     def mmt4d(

@@ -38,10 +38,10 @@ def _type_of(flags: int, types: dict[int, Any], what: str) -> Any:
     return found
 
 
-def _checked(view: View, what: str, dtype: str, write: bool = False) -> tuple[View, np.dtype[Any]]:
+def _checked(view: View, what: str, dtype: str, write: bool = False) -> tuple[View, str, np.dtype[Any]]:
     kind = np.dtype(dtype)
     check(view, what, kind, write)
-    return view, kind
+    return view, what, kind
 
 
 def _require(holds: bool, message: str) -> None:
@@ -67,7 +67,7 @@ def mmt4d(
     left = _checked(View(*lhs, 1, m, k * m0 * k0), "lhs", operand)
     right = _checked(View(*rhs, 1, n, k * n0 * k0), "rhs", operand)
     target = _checked(View(*out, 1, m, n * m0 * n0), "out", result, write=True)
-    if not m * n * m0 * n0:
+    if not m * n * m0 * n0 or (flags & MMT4D_ACCUMULATE and not k * k0):
         return
     written = array(*target, write=True)
     rows = array(*left).reshape(m, k, m0, k0)
@@ -86,10 +86,12 @@ def _product(left: Array, right: Array) -> Array:
     """Matrix product of f32, or of i8 as i32 with wrapping sums."""
     if left.dtype == np.float32:
         with np.errstate(all="ignore"):
-            return left @ right
+            product: Array = left @ right
+            return product
     # Floats have a fast product. Sums of 2**14 at most are exact in f32 up to 2**24, in f64 always.
     exact = np.float32 if left.shape[1] <= 1 << 10 else np.float64
-    return (left.astype(exact) @ right.astype(exact)).astype(np.int64).astype(np.int32)
+    sums: Array = left.astype(exact) @ right.astype(exact)
+    return sums.astype(np.int64).astype(np.int32)
 
 
 def _tile_axes(
@@ -116,7 +118,7 @@ def _check_tiles(what: str, sizes: tuple[int, int, int, int], matrix: tuple[int,
 
 def _tiles_view(
     tiles: tuple[Any, int, int], sizes: tuple[int, int, int, int], what: str, dtype: str, write: bool = False
-) -> tuple[View, np.dtype[Any]]:
+) -> tuple[View, str, np.dtype[Any]]:
     # 64-bit products of sizes do not overflow in Python, so that the view's own check sees what is too large.
     _require(min(sizes) >= 0, f"{what}: expected sizes from 0, found {sizes}")
     return _checked(View(*tiles, 1, sizes[0], sizes[1] * sizes[2] * sizes[3]), what, dtype, write)

@@ -20,6 +20,10 @@ from halgpu.vm.support import NullReference
 Array = NDArray[Any]
 LIMIT: Final = 1 << 32
 """What sizes, and strides plus one, stay below."""
+_SMALL: Final = 28
+"""Bits of numbers whose products fit 64 bits."""
+_WORK: Final[Any] = 1000
+"""How far to look for a shared element before it is taken for granted."""
 
 
 class View(NamedTuple):
@@ -65,17 +69,29 @@ def _no_buffer(found: Any, what: str) -> errors.InvalidArgument:
     return errors.InvalidArgument(f"{what}: expected a ref to !vm.buffer, found a {type(found).__name__}")
 
 
-def array(view: View, dtype: np.dtype[Any], write: bool = False) -> Array:
-    """A checked view as an array over the buffer's bytes. Those for writing first: it may move the bytes."""
+def array(view: View, what: str, dtype: np.dtype[Any], write: bool = False) -> Array:
+    """The view as an array over the buffer's bytes; raises as :func:`check` does.
+
+    Arrays for writing are to be made first: asking for writable bytes may move them.
+    """
     buffer, offset, stride0, stride1, size0, size1 = view
     size = dtype.itemsize
+    # Of small numbers, none negative, numpy itself checks the extent; what it refuses is looked at below.
+    if not (offset | stride0 | stride1 | size0 | size1) >> _SMALL:
+        try:
+            memory = buffer.writes["B"] if write else buffer.reads["B"]
+            return np.ndarray((size0, size1), dtype, memory, offset * size, (stride0 * size, stride1 * size))
+        except (AttributeError, TypeError, ValueError):
+            pass
+    check(view, what, dtype, write)
     memory = (buffer.writes if write else buffer.reads)["B"]
-    # numpy checks the extent once more, against the memory that it is given.
     return np.ndarray((size0, size1), dtype, memory, offset * size, (stride0 * size, stride1 * size))
 
 
 def disjoint(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether no two elements share memory, for sure: each stride is past all that smaller ones reach."""
+    if len(shape) == 2 and strides[0] > strides[1] * (shape[1] - 1) >= shape[1] - 1:
+        return True  # rows one after the other, as nearly always
     reach = 0
     for stride, size in sorted(
         (stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1
@@ -91,7 +107,7 @@ def clobbers(out: Array, source: Array) -> bool:
     if _same_layout(out, source):
         return False
     try:
-        return np.shares_memory(out, source, max_work=1000)
+        return bool(np.shares_memory(out, source, _WORK))
     except np.exceptions.TooHardError:
         return True
 
