@@ -51,6 +51,8 @@ def check(view: View, what: str, dtype: np.dtype[Any], write: bool = False) -> N
             f"{what}: expected sizes from 0 and strides from 0 that are below 2**32, "
             f"found sizes {size0}, {size1} and strides {stride0}, {stride1}"
         )
+    if size0 * size1 * dtype.itemsize >= 1 << 63:  # numpy has no such arrays, also where strides are 0
+        raise errors.InvalidArgument(f"{what}: {size0} x {size1} elements are too many")
     if type(buffer) is not Buffer:
         raise _no_buffer(buffer, what)
     if write:
