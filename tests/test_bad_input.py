@@ -135,23 +135,24 @@ def test_a_program_without_kernels_for_the_device(compile_mlir, examples, refuse
     line = refused(program, "--input=2xf32=1")
     assert "supported by the runtime, in module.__init (" in line
     assert line.endswith(
-        "): it offers embedded-elf-x86_64; opencl:0 runs vulkan-spirv-fb, opencl-c; "
+        "): it offers embedded-elf-x86_64; opencl:0 runs vulkan-spirv-fb, opencl-c, vmvx-bytecode-fb; "
         "compile with --iree-hal-target-device=vulkan"
     )
     with pytest.raises(errors.Unavailable):
         halgpu.load(program, "opencl")
 
 
-def test_a_device_without_kernels(abs_program, refused):
+def test_a_program_for_a_gpu_on_the_host(abs_program, refused):
     line = refused(abs_program, "--input=2xf32=1", device="host")
     assert line.endswith(
-        ": it offers vulkan-spirv-fb; host:0 runs no kernels; use --device=opencl (in Python, device='opencl')"
+        ": it offers vulkan-spirv-fb; host:0 runs vmvx-bytecode-fb; compile with --iree-hal-target-device=local "
+        "--iree-hal-local-target-device-backends=vmvx, or use --device=opencl (in Python, device='opencl')"
     )
 
 
 def test_a_program_that_needs_a_module_that_is_not_there(compile_mlir, refused):
     line = refused(compile_mlir(IMPORTING), "--input=1")
-    assert line == "module 'importing' imports other, which is not there; there are: hal_inline, hal_loader"
+    assert line == "module 'importing' imports other, which is not there; there are: hal_inline, hal_loader, vmvx"
 
 
 def test_files_that_cannot_be_read(tmp_path, refused):

@@ -91,9 +91,10 @@ def query_support(device: Device, format: str) -> bool:
 def remedy(device: Device) -> str:
     """What ``device`` runs and how to get a program for it, as the end of a message about one that it does not run."""
     supported = [loader.format for loader in loaders_for(device)]
-    if not supported:
-        return f"{device.uri} runs no kernels; use --device=opencl (in Python, device='opencl')"
-    return f"{device.uri} runs {', '.join(supported)}; compile with {compiler_flag(supported)}"
+    other = ""
+    if device.capabilities.kind in ("host", "null"):
+        other = ", or use --device=opencl (in Python, device='opencl')"
+    return f"{device.uri} runs {', '.join(supported)}; compile with {compiler_flag(supported)}{other}"
 
 
 def compiler_flag(formats: Sequence[str]) -> str:
