@@ -34,6 +34,7 @@ class HostFunctionKernel(Kernel):
     ``knows_writes`` false: nothing tells which of the ``"readwrite"`` bindings the kernel writes. Then it also takes
     bytes that may only be read, as a read-only view, and the function must leave them alone. That is what IREE does
     for its CPU executables (runtime/src/iree/modules/hal/loader/module.c maps all bindings for reading).
+    ``alignment`` tells who binds bytes of the host again and again at which addresses the function is quickest.
     """
 
     def __init__(
@@ -44,9 +45,11 @@ class HostFunctionKernel(Kernel):
         *,
         knows_writes: bool = True,
         workgroup_limits: tuple[int, int, int] | None = None,
+        alignment: int = 1,
     ) -> None:
         super().__init__(device, layout)
         self.knows_writes = knows_writes
+        self.alignment = alignment
         if workgroup_limits is not None:
             self.workgroup_limits = workgroup_limits
             self._smallest_limit = min(workgroup_limits)

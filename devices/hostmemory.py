@@ -55,6 +55,13 @@ def pages(byte_length: int) -> Pages:
     return Pages(storage[start : start + byte_length])
 
 
+def aligned_bytes(byte_length: int, alignment: int) -> memoryview:
+    """Return new writable bytes, undefined, that begin at a multiple of ``alignment``."""
+    storage = np.empty(byte_length + alignment, np.uint8)
+    start = -storage.__array_interface__["data"][0] % alignment
+    return storage[start : start + byte_length].data
+
+
 def fill(target: memoryview, pattern: bytes) -> None:
     """Fill writable bytes with repetitions of a pattern of 1, 2, 4 or 8 bytes; their length is a multiple of it."""
     if len(target) <= SMALL:

@@ -42,6 +42,7 @@ def load(
     device: Device | str | None = None,
     *,
     dependencies: Sequence[Any] = (),
+    native: bool | None = None,
     progress: Progress = lambda what, number, count: None,
 ) -> Module:
     """Load a compiled inline-HAL program (.vmfb) and run its initializer.
@@ -49,14 +50,16 @@ def load(
     ``source`` is a path, which is mapped and may be deleted afterwards, or any contiguous bytes-like object
     (bytes, bytearray, memoryview at any offset, mmap), which is not copied and must not change while in use.
     ``device`` is a URI such as ``"opencl:1"``, a Device, or None for $HALGPU_DEVICE, else ``"opencl"``.
-    ``dependencies`` are programs, of the same kinds, whose functions ``source`` imports. ``progress`` is called with
-    each step of the load, such as ``("building 45 kernels", 2, 2)``, as it begins.
+    ``dependencies`` are programs, of the same kinds, whose functions ``source`` imports. ``native`` false refuses
+    programs whose kernels are native code of the host, which may do all that this process may; None asks
+    $HALGPU_NATIVE, else takes them. ``progress`` is called with each step of the load, such as
+    ``("building 45 kernels", 2, 2)``, as it begins.
 
     Each load has its own state: mutable globals start over. Raises an :class:`halgpu.Error` for anything that
     is no such program or cannot run on the device.
     """
     programs = [vm.BytecodeModule.load(item) for item in (*dependencies, source)]
-    return Module(programs, open_device(device), progress)
+    return Module(programs, open_device(device), progress, native)
 
 
 class Module:
@@ -74,12 +77,14 @@ class Module:
         programs: Sequence[vm.BytecodeModule],
         device: Device,
         progress: Progress = lambda what, number, count: None,
+        native: bool | None = None,
     ) -> None:
         """Use :func:`load`."""
         self._programs = tuple(programs)
         self._device = device
+        self._native = native
         self._functions: dict[str, Function] = {}
-        self._context = _link(self._programs, device, progress)
+        self._context = _link(self._programs, device, progress, native)
         main = self._programs[-1]
         self._names = tuple(name for name in main.exports if not name.startswith("__") and "$" not in name)
 
@@ -142,7 +147,7 @@ class Module:
 
     def new_context(self) -> Module:
         """The same program on the same device with a state of its own: its globals start over."""
-        return Module(self._programs, self._device)
+        return Module(self._programs, self._device, native=self._native)
 
     def close(self) -> None:
         """End the program's state and free its buffers; a second call does nothing. Results stay usable."""
@@ -269,17 +274,19 @@ def _decoder(results: Sequence[signature.Value]) -> conversion.Converter | None:
 # Linking ----------------------------------------------------------------------------------------------
 
 
-def _link(programs: Sequence[vm.BytecodeModule], device: Device, progress: Progress) -> vm.Context:
+def _link(
+    programs: Sequence[vm.BytecodeModule], device: Device, progress: Progress, native: bool | None
+) -> vm.Context:
     from halgpu.modules.hal_inline import HalInline
     from halgpu.modules.hal_loader import HalLoader
     from halgpu.modules.vmvx import Vmvx
 
     for index, program in enumerate(programs):
         _check_dependencies(program, {*PROVIDED, *(other.name for other in programs[:index])})
-    loader = HalLoader(device)
+    loader = HalLoader(device, native)
     progress("loading the program", 1, 2)
     try:
-        context = vm.Context([HalInline(device), loader, Vmvx(), *programs])
+        context = vm.Context([HalInline(device, native), loader, Vmvx(), *programs])
     except NullReference as error:
         lost_constants.explain(error, programs)
         raise
@@ -288,7 +295,8 @@ def _link(programs: Sequence[vm.BytecodeModule], device: Device, progress: Progr
         if not loader.asked:
             raise
         raise errors.Unavailable(
-            f"{located(error)}: it offers {', '.join(loader.asked)}; {_remedy(device)}", frames=error.frames
+            f"{located(error)}: it offers {', '.join(loader.asked)}; {_remedy(device, loader.asked, native)}",
+            frames=error.frames,
         ) from error
     try:
         if loader.waiting:
@@ -300,10 +308,10 @@ def _link(programs: Sequence[vm.BytecodeModule], device: Device, progress: Progr
     return context
 
 
-def _remedy(device: Device) -> str:
+def _remedy(device: Device, offered: Sequence[str], native: bool | None) -> str:
     from halgpu.executables import registry
 
-    return registry.remedy(device)
+    return registry.remedy(device, offered, native)
 
 
 def _check_dependencies(program: vm.BytecodeModule, available: set[str]) -> None:

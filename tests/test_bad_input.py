@@ -130,29 +130,38 @@ def test_a_program_for_the_full_hal(compile_mlir, examples, refused):
         halgpu.load(program, "opencl")
 
 
-def test_a_program_without_kernels_for_the_device(compile_mlir, examples, refused):
-    program = compile_mlir((examples / "abs.mlir").read_text(), "llvm-cpu")
-    line = refused(program, "--input=2xf32=1")
+def test_a_program_without_kernels_for_the_device(abs_program, refused):
+    line = refused(abs_program, "--input=2xf32=1", device="host")
     assert "supported by the runtime, in module.__init (" in line
+    assert "): it offers vulkan-spirv-fb; host:0 runs embedded-elf-" in line
     assert line.endswith(
-        "): it offers embedded-elf-x86_64; opencl:0 runs vulkan-spirv-fb, opencl-c, vmvx-bytecode-fb; "
-        "compile with --iree-hal-target-device=vulkan"
+        "; compile with --iree-hal-target-device=local --iree-hal-local-target-device-backends=llvm-cpu, "
+        "or use --device=opencl (in Python, device='opencl')"
     )
     with pytest.raises(errors.Unavailable):
-        halgpu.load(program, "opencl")
+        halgpu.load(abs_program, "host")
 
 
-def test_a_program_for_a_gpu_on_the_host(abs_program, refused):
-    line = refused(abs_program, "--input=2xf32=1", device="host")
-    assert line.endswith(
-        ": it offers vulkan-spirv-fb; host:0 runs vmvx-bytecode-fb; compile with --iree-hal-target-device=local "
-        "--iree-hal-local-target-device-backends=vmvx, or use --device=opencl (in Python, device='opencl')"
-    )
+def test_native_code_that_is_refused(compile_mlir, examples, refused, monkeypatch):
+    monkeypatch.setenv("HALGPU_NATIVE", "0")
+    program = compile_mlir((examples / "abs.mlir").read_text(), "llvm-cpu")
+    line = refused(program, "--input=2xf32=1")
+    assert "): it offers embedded-elf-" in line
+    assert "; native code is refused (HALGPU_NATIVE=0); opencl:0 runs vulkan-spirv-fb, opencl-c" in line
+    assert line.endswith("; compile with --iree-hal-target-device=vulkan")
+    with pytest.raises(errors.Unavailable, match=r"native code is refused \(native=False\)"):
+        halgpu.load(program, "opencl", native=False)
+    assert halgpu.load(program, "opencl", native=True).name
+    monkeypatch.setenv("HALGPU_NATIVE", "no")
+    assert "HALGPU_NATIVE must be 0 or 1; found 'no'" in refused(program, "--input=2xf32=1")
 
 
 def test_a_program_that_needs_a_module_that_is_not_there(compile_mlir, refused):
     line = refused(compile_mlir(IMPORTING), "--input=1")
-    assert line == "module 'importing' imports other, which is not there; there are: hal_inline, hal_loader, vmvx"
+    assert (
+        line
+        == "module 'importing' imports other, which is not there; there are: hal_inline, hal_loader, vmvx"
+    )
 
 
 def test_files_that_cannot_be_read(tmp_path, refused):

@@ -73,6 +73,8 @@ def _shown(found: programs.Kernels, device: str | None) -> str:
         from halgpu import vm
 
         return vm.disassemble(vm.read(bytes(found.data)))
+    if found.format.startswith("embedded-elf-"):
+        return "// machine code, which runs as it is\n"
     return _not_translated()
 
 

@@ -38,7 +38,6 @@ class Kernels(NamedTuple):
 _KINDS: Final = {
     b"VKE1": ("vulkan-spirv-fb", "vulkan-spirv-fb"),
     b"CDA1": ("cuda-nvptx-fb", "cuda-nvptx-fb"),
-    b"\x7fELF": ("embedded-elf", "an ELF binary (embedded-elf)"),
     b"PK\x03\x04": ("vmvx-bytecode-fb", "a bytecode module (vmvx-bytecode-fb)"),
 }
 
@@ -46,9 +45,17 @@ _KINDS: Final = {
 def kernels(module: ModuleDef) -> Iterator[Kernels]:
     """The executables in a program's rodata."""
     for ordinal, segment in enumerate(module.rodata):
-        found = _KINDS.get(bytes(segment[:4])) or _handwritten(segment)
+        found = _KINDS.get(bytes(segment[:4])) or _elf(segment) or _handwritten(segment)
         if found is not None:
             yield Kernels(ordinal, *found, segment)
+
+
+def _elf(segment: memoryview) -> tuple[str, str] | None:
+    if bytes(segment[:4]) != b"\x7fELF":
+        return None
+    machine = int.from_bytes(segment[18:20], "little")  # e_machine of the ELF header
+    name = {0x3E: "x86_64", 0xB7: "arm_64"}.get(machine, f"machine_{machine}")
+    return f"embedded-elf-{name}", f"an ELF binary (embedded-elf-{name} or system-elf-{name})"
 
 
 def _handwritten(segment: memoryview) -> tuple[str, str] | None:

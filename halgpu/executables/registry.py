@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from halgpu import errors
 from halgpu.errors import nearest
 from halgpu.executables.base import Builds
+from halgpu.executables.native import host
 
 if TYPE_CHECKING:
     from halgpu.devices.base import Device
@@ -44,19 +45,40 @@ def _vmvx_bytecode() -> Loader:
     return VmvxBytecodeLoader()
 
 
+def _embedded_elf(machine: str) -> Loader:
+    from halgpu.executables.embedded_elf import EmbeddedElfLoader
+
+    return EmbeddedElfLoader(machine)
+
+
+def _system_elf(machine: str) -> Loader:
+    from halgpu.executables.system_elf import SystemElfLoader
+
+    return SystemElfLoader(machine)
+
+
 _GETTERS: Final[dict[str, Callable[[], Loader]]] = {
     "vulkan-spirv-fb": _vulkan_spirv,
     "cuda-nvptx-fb": _cuda_ptx,
+    "embedded-elf-x86_64": lambda: _embedded_elf("x86_64"),
+    "embedded-elf-arm_64": lambda: _embedded_elf("arm_64"),
+    "system-elf-x86_64": lambda: _system_elf("x86_64"),
+    "system-elf-arm_64": lambda: _system_elf("arm_64"),
     "opencl-c": _opencl_c,
     "cuda-c": _cuda_c,
     "vmvx-bytecode-fb": _vmvx_bytecode,
 }
+_LLVM_CPU: Final = "local --iree-hal-local-target-device-backends=llvm-cpu"
 _TARGETS: Final = {
     "vulkan-spirv-fb": "vulkan",
     "cuda-nvptx-fb": "cuda",
+    "embedded-elf-x86_64": _LLVM_CPU,
+    "embedded-elf-arm_64": _LLVM_CPU,
     "vmvx-bytecode-fb": "local --iree-hal-local-target-device-backends=vmvx",
 }
 """What --iree-hal-target-device= of iree-compile has to be for a format; the others are written by hand."""
+_NATIVE: Final = ("embedded-elf-", "system-elf-")
+"""How formats of native code begin: code that runs in this process, with all that the process may do."""
 _loaders: dict[str, Loader] = {}
 
 
@@ -78,23 +100,40 @@ def get(format: str) -> Loader:
     return loader
 
 
-def loaders_for(device: Device) -> tuple[Loader, ...]:
-    """Return the loaders of the formats that run on ``device``."""
-    return tuple(loader for loader in map(get, _GETTERS) if loader.query_support(device))
+def loaders_for(device: Device, native: bool | None = None) -> tuple[Loader, ...]:
+    """Return the loaders of the formats that run on ``device``; ``native`` as for :func:`query_support`."""
+    return tuple(get(format) for format in _GETTERS if query_support(device, format, native))
 
 
-def query_support(device: Device, format: str) -> bool:
-    """Whether executables of ``format`` run on ``device``; an unknown format does not."""
-    return format in _GETTERS and get(format).query_support(device)
+def query_support(device: Device, format: str, native: bool | None = None) -> bool:
+    """Whether executables of ``format`` run on ``device``; an unknown format does not.
+
+    ``native`` false refuses native code; None asks the environment variable HALGPU_NATIVE.
+    """
+    if format not in _GETTERS or (format.startswith(_NATIVE) and host.refused(native)):
+        return False
+    return get(format).query_support(device)
 
 
-def remedy(device: Device) -> str:
-    """What ``device`` runs and how to get a program for it, as the end of a message about one that it does not run."""
-    supported = [loader.format for loader in loaders_for(device)]
-    other = ""
+def remedy(device: Device, offered: Sequence[str] = (), native: bool | None = None) -> str:
+    """What ``device`` runs and how to get a program for it, as the end of a message about one that it does not run.
+
+    ``offered`` are the formats that the program has.
+    """
+    reasons = list(dict.fromkeys(filter(None, (_obstacle(format, native) for format in offered))))
+    supported = [loader.format for loader in loaders_for(device, native)]
+    advice = f"{device.uri} runs {', '.join(supported)}; compile with {compiler_flag(supported)}"
     if device.capabilities.kind in ("host", "null"):
-        other = ", or use --device=opencl (in Python, device='opencl')"
-    return f"{device.uri} runs {', '.join(supported)}; compile with {compiler_flag(supported)}{other}"
+        advice += ", or use --device=opencl (in Python, device='opencl')"
+    return "; ".join([*reasons, advice])
+
+
+def _obstacle(format: str, native: bool | None) -> str:
+    """Why native code does not run here; empty for other formats and for code that does."""
+    if not format.startswith(_NATIVE):
+        return ""
+    kind, _, machine = format.rpartition("-")
+    return host.refused(native) or host.obstacle(kind, machine)
 
 
 def compiler_flag(formats: Sequence[str]) -> str:
@@ -109,14 +148,16 @@ def load(
     data: memoryview,
     constants: tuple[int, ...] = (),
     builds: Builds | None = None,
+    native: bool | None = None,
 ) -> Executable:
     """Load an executable of ``format`` on ``device``. Its kernels are built with ``builds``, if given, else now.
 
-    Raises Incompatible when the format does not run there, saying which do, and what the loader raises.
+    Raises Incompatible when the format does not run there, saying which do, and what the loader raises. ``native`` as
+    for :func:`query_support`.
     """
-    if not query_support(device, format):
+    if not query_support(device, format, native):
         raise errors.Incompatible(
-            f"executables of format '{format}' do not run on {device.uri}: {remedy(device)}"
+            f"executables of format '{format}' do not run on {device.uri}: {remedy(device, [format], native)}"
         )
     together = builds if builds is not None else Builds(device)
     executable = get(format).load(device, data, constants, together)

@@ -30,9 +30,10 @@ class HalInline(NativeModule):
     version = 0
     types: ClassVar[dict[str, type]] = {"hal.buffer": HalBuffer, "hal.buffer_view": BufferView}
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, native: bool | None = None) -> None:
         super().__init__()
         self.device = device
+        self.native = native
         self._allocate = device.allocator.allocate
 
     # -- buffers ---------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ class HalInline(NativeModule):
         if asked == "hal.executable.format":
             from halgpu.executables import registry
 
-            return 1, int(registry.query_support(self.device, pattern))
+            return 1, int(registry.query_support(self.device, pattern, self.native))
         return 0, 0
 
 

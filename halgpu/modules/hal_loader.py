@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from halgpu import errors
 from halgpu.devices.buffer import Buffer as HalBuffer
 from halgpu.devices.host_kernels import HostFunctionKernel
+from halgpu.devices.hostmemory import aligned_bytes
 from halgpu.executables import registry
 from halgpu.executables.base import Builds, Executable
 from halgpu.modules.refs import Ref, text, vm_buffer, wrong_ref
@@ -27,25 +30,31 @@ MAXIMUM_BINDINGS = 32
 
 
 class HalLoader(NativeModule):
-    """``hal_loader`` for one context on ``device``. ``asked`` are the formats that a program offered."""
+    """``hal_loader`` for one context on ``device``. ``asked`` are the formats that a program offered.
+
+    ``native`` false refuses native code; None asks HALGPU_NATIVE.
+    """
 
     name = "hal_loader"
     version = 1
     types: ClassVar[dict[str, type]] = {"hal.executable": Executable}
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, native: bool | None = None) -> None:
         super().__init__()
         self.device = device
+        self.native = native
         self.asked: list[str] = []
         self._builds = Builds(device)
         # Keyed by the objects: rodata buffers live as long as the program and hash by identity.
         self._functions: dict[tuple[Executable, VmBuffer], int] = {}
         self._rodata: dict[VmBuffer, HalBuffer] = {}
+        self._aligned: dict[VmBuffer, memoryview] = {}
 
     def detach(self) -> None:
         """Drop what was kept for the program's calls."""
         self._functions.clear()
         self._rodata.clear()
+        self._aligned.clear()
 
     @property
     def waiting(self) -> int:
@@ -62,7 +71,7 @@ class HalLoader(NativeModule):
         name = text(executable_format)
         if name not in self.asked:
             self.asked.append(name)
-        return int(registry.query_support(self.device, name))
+        return int(registry.query_support(self.device, name, self.native))
 
     @export("executable.load", "0rrr_r")
     def executable_load(self, executable_format: Ref, data: Ref, constants: Ref) -> Executable:
@@ -75,7 +84,8 @@ class HalLoader(NativeModule):
                     f"executable constants are 4 bytes each, found {constants.byte_length} bytes of them"
                 )
             values = tuple(constants.read_view().cast("I"))
-        return registry.load(self.device, name, vm_buffer(data).read_view(), values, self._builds)
+        view = vm_buffer(data).read_view()
+        return registry.load(self.device, name, view, values, self._builds, self.native)
 
     @export("executable.lookup.function", "0rr_I")
     def executable_lookup_function(self, executable: Ref, name: Ref) -> int:
@@ -110,11 +120,33 @@ class HalLoader(NativeModule):
         for buffer, offset, length in bindings:
             if type(buffer) is not VmBuffer or type(source := buffer.source) is not Storage:
                 if isinstance(kernel, HostFunctionKernel):
-                    bound = [_host_binding(kernel, *binding) for binding in enumerate(bindings)]
+                    bound = [self._host_binding(kernel, *binding) for binding in enumerate(bindings)]
                     break
                 return self._dispatch_staged(kernel, (x, y, z), constants, bindings)
             bound.append((source.buffer, offset, length))
         return kernel.dispatch_words((x, y, z), constants, bound)
+
+    def _host_binding(
+        self, kernel: HostFunctionKernel, index: int, binding: tuple[Ref, int, int]
+    ) -> tuple[Any, int, int]:
+        """A binding of a kernel that runs on the host: a HAL buffer, or the bytes of a VM buffer as they are."""
+        buffer, offset, length = binding
+        may_write = _check_binding(kernel, index, buffer, offset, length)
+        if type(buffer.source) is Storage:
+            return buffer.source.live(), offset, length
+        if may_write:
+            return buffer.write_view(), offset, length
+        return self._rodata_view(kernel, buffer), offset, length
+
+    def _rodata_view(self, kernel: HostFunctionKernel, buffer: VmBuffer) -> memoryview:
+        """The bytes of a VM buffer for reading; those of rodata at an address that suits the kernel."""
+        view = buffer.read_view()
+        if kernel.alignment == 1 or not _is_rodata(buffer) or not view.nbytes:
+            return view
+        kept = self._aligned.get(buffer)
+        if kept is None:
+            kept = self._aligned[buffer] = _aligned(view, kernel.alignment)
+        return kept
 
     def _dispatch_staged(
         self, kernel: Kernel, workgroups: tuple[int, int, int], constants: tuple[int, ...],
@@ -148,15 +180,13 @@ class HalLoader(NativeModule):
         return found
 
 
-def _host_binding(
-    kernel: HostFunctionKernel, index: int, binding: tuple[Ref, int, int]
-) -> tuple[Any, int, int]:
-    """A binding of a kernel that runs on the host: a HAL buffer, or the bytes of a VM buffer as they are."""
-    buffer, offset, length = binding
-    may_write = _check_binding(kernel, index, buffer, offset, length)
-    if type(buffer.source) is Storage:
-        return buffer.source.live(), offset, length
-    return buffer.write_view() if may_write else buffer.read_view(), offset, length
+def _aligned(view: memoryview, alignment: int) -> memoryview:
+    """The bytes themselves where they begin at a multiple of ``alignment``, else a copy of them that does."""
+    if not np.frombuffer(view, np.uint8).__array_interface__["data"][0] % alignment:
+        return view
+    copy = aligned_bytes(view.nbytes, alignment)
+    copy[:] = view
+    return copy.toreadonly()
 
 
 def _check_binding(kernel: Kernel, index: int, buffer: Ref, offset: int, length: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import platform
 
 import pytest
 
@@ -55,12 +56,21 @@ def test_kernels_in_bytecode_are_disassembled(compile_mlir, examples, tmp_path, 
     assert text == iree_tool("iree-dump-module", "--output=disassembly", str(tmp_path / "k.vmfb")).stdout
 
 
-def test_kernels_that_are_not_translated(compile_mlir, examples, tmp_path, capsys):
-    source = (examples / "abs.mlir").read_text()
-    (tmp_path / "a.vmfb").write_bytes(compile_mlir(source, "llvm-cpu"))
+def test_machine_code_is_named(compile_mlir, examples, tmp_path, capsys):
+    (tmp_path / "a.vmfb").write_bytes(compile_mlir((examples / "abs.mlir").read_text(), "llvm-cpu"))
     assert main(["dump", "--kernels", str(tmp_path / "a.vmfb")]) == 0
     head, tail = capsys.readouterr().out.splitlines()
-    assert head.startswith("// rodata[0]: an ELF binary (")
+    name = {"x86_64": "x86_64", "aarch64": "arm_64"}[platform.machine()]
+    assert head.startswith(f"// rodata[0]: an ELF binary (embedded-elf-{name} or system-elf-{name}), ")
+    assert tail == "// machine code, which runs as it is"
+
+
+def test_kernels_that_are_not_translated(compile_mlir, examples, tmp_path, capsys):
+    source = (examples / "abs.mlir").read_text()
+    (tmp_path / "a.vmfb").write_bytes(compile_mlir(source, "cuda"))
+    assert main(["dump", "--kernels", str(tmp_path / "a.vmfb")]) == 0
+    head, tail = capsys.readouterr().out.splitlines()
+    assert head.startswith("// rodata[0]: cuda-nvptx-fb, ")
     assert tail == (
         f"// not translated: halgpu runs {', '.join(registry.formats())}; "
         "compile with --iree-hal-target-device=vulkan"

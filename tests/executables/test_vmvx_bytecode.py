@@ -239,7 +239,9 @@ def test_a_program_with_several_kinds_takes_what_the_device_runs(
     compile_mlir: Callable[..., bytes], examples: Any
 ) -> None:
     more = "--iree-hal-local-target-device-backends=llvm-cpu"
-    program = compile_mlir((examples / "abs.mlir").read_text(), "vmvx", more, "--iree-llvmcpu-target-cpu=generic")
+    program = compile_mlir(
+        (examples / "abs.mlir").read_text(), "vmvx", more, "--iree-llvmcpu-target-cpu=generic"
+    )
     offered = [bytes(data[:4]) for data in vm.read(program).rodata]
     assert b"PK\3\4" in offered
     assert b"\x7fELF" in offered
