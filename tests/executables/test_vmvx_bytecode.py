@@ -204,7 +204,9 @@ def test_imports_are_those_of_vmvx() -> None:
     with pytest.raises(errors.NotFound, match=r"imports vmvx\.fly\.2d\.f32"):
         load(module(kernel("k", "vm.call @vmvx.fly.2d.f32()\n"), head=head))
     head = 'vm.import @hal_inline.buffer.length cconv "0r_I"\n'
-    with pytest.raises(errors.NotFound, match="has no such module; it has vmvx"):
+    with pytest.raises(
+        errors.NotFound, match=r"needs module hal_inline version 0, which is not in the context; it has vmvx"
+    ):
         load(module(kernel("k", "%i36:37 = vm.call @hal_inline.buffer.length(%r4)\n"), head=head))
 
 
@@ -235,19 +237,77 @@ def test_every_device_runs_them(executable: bytes) -> None:
         assert len(load(executable, device=device).kernels) == 3
 
 
-def test_a_program_with_several_kinds_takes_what_the_device_runs(
-    compile_mlir: Callable[..., bytes], examples: Any
+OPENCL_C = (
+    b'{"halgpu-kernels": 1, "language": "opencl-c", "kernels": [{"name": "k", "constants": [], "bindings": '
+    b'["readwrite"], "workgroup_size": [1, 1, 1], "local_memory": 0}]}\n'
+    b"__kernel void k(__global int* out) { out[0] = 2; }\n"
+)
+# iree-compile makes no inline program with kernels of several kinds; this is what it would come to.
+SEVERAL = """
+module @several {{
+  util.global private @kernels : !hal.executable
+  util.initializer {{
+    %offered = hal_loader.executable.query_support format("embedded-elf-riscv_64") : i1
+    cf.cond_br %offered, ^never, ^next
+  ^never:
+    util.return
+  ^next:
+    %is_{first} = hal_loader.executable.query_support format("{first_format}") : i1
+    cf.cond_br %is_{first}, ^{first}, ^{second}
+  ^{first}:
+    cf.br ^load_{first}
+  ^{second}:
+    cf.br ^load_{second}
+  ^load_opencl:
+    %a = util.buffer.constant : !util.buffer = dense<"0x{opencl}"> : vector<{opencl_size}xi8>
+    %b = hal_loader.executable.load format("opencl-c") data(%a) : !hal.executable
+    cf.br ^loaded(%b : !hal.executable)
+  ^load_vmvx:
+    %c = util.buffer.constant : !util.buffer = dense<"0x{vmvx}"> : vector<{vmvx_size}xi8>
+    %d = hal_loader.executable.load format("vmvx-bytecode-fb") data(%c) : !hal.executable
+    cf.br ^loaded(%d : !hal.executable)
+  ^loaded(%loaded: !hal.executable):
+    util.global.store %loaded, @kernels : !hal.executable
+    util.return
+  }}
+  util.func public @run() -> !hal.buffer_view {{
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    %c4 = arith.constant 4 : index
+    %c64 = arith.constant 64 : index
+    %i32 = hal.element_type<i32> : i32
+    %dense = hal.encoding_type<dense_row_major> : i32
+    %out_buffer, %out_storage = hal_inline.buffer.allocate alignment(%c64) : !hal.buffer{{%c4}} in !util.buffer
+    %kernels = util.global.load @kernels : !hal.executable
+    %k = hal_loader.executable.lookup.function target(%kernels : !hal.executable) function(@e::@k) : i64
+    hal_loader.executable.dispatch executable(%kernels : !hal.executable)[%k]
+      workgroups([%c1, %c1, %c1])
+      bindings([(%out_storage : !util.buffer)[%c0, %c4]])
+    %out = hal_inline.buffer_view.create buffer(%out_buffer : !hal.buffer)[%c0, %c4]
+      shape([%c1]) type(%i32) encoding(%dense) : !hal.buffer_view
+    util.return %out : !hal.buffer_view
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize("first", ["opencl", "vmvx"])
+def test_a_program_with_several_kinds_takes_the_first_that_the_device_runs(
+    compile_mlir: Callable[..., bytes], first: str
 ) -> None:
-    more = "--iree-hal-local-target-device-backends=llvm-cpu"
-    program = compile_mlir(
-        (examples / "abs.mlir").read_text(), "vmvx", more, "--iree-llvmcpu-target-cpu=generic"
+    one = module(kernel("k", "%i36 = vm.const.i32 1\nvm.buffer.store.i32 %i36, %r4, %i32:33\n"))
+    text = SEVERAL.format(
+        first=first,
+        second={"opencl": "vmvx", "vmvx": "opencl"}[first],
+        first_format={"opencl": "opencl-c", "vmvx": FORMAT}[first],
+        opencl=OPENCL_C.hex(),
+        opencl_size=len(OPENCL_C),
+        vmvx=one.hex(),
+        vmvx_size=len(one),
     )
-    offered = [bytes(data[:4]) for data in vm.read(program).rodata]
-    assert b"PK\3\4" in offered
-    assert b"\x7fELF" in offered
-    for uri in ("host", "opencl"):
-        with halgpu.load(program, uri) as loaded:
-            assert np.asarray(loaded.abs(np.array([-1, 2], np.float32))).tolist() == [1, 2]
+    program = compile_mlir(text, "vmvx")
+    found = {uri: np.asarray(halgpu.load(program, uri).run()).tolist() for uri in ("host", "opencl")}
+    assert found == {"host": [1], "opencl": [2] if first == "opencl" else [1]}
 
 
 @settings(max_examples=300)
