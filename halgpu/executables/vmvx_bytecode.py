@@ -9,8 +9,7 @@ a write to one that is raises PermissionDenied.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from halgpu import errors
@@ -82,25 +81,23 @@ class BytecodeKernel:
         packed = _borrowed(memoryview(struct.pack(f"<{len(constants)}I", *constants)))
         bindings = [_borrowed(view) for view in views]
         try:
-            self._run(workgroups, local_memory, packed, bindings)
+            self._function.call_each(_calls(workgroups, local_memory, packed, bindings))
         finally:
             for buffer in (local_memory, packed, *bindings):
                 buffer.release()
 
-    def _run(
-        self,
-        workgroups: tuple[int, int, int],
-        local_memory: Buffer,
-        constants: Buffer,
-        bindings: list[Buffer],
-    ) -> None:
-        function = self._function
-        assert function is not None
-        across, down, deep = workgroups
-        for z, y, x in product(range(deep), range(down), range(across)):
-            # A kernel may take refs out of its list.
-            listed = List.of(Buffer, bindings)
-            function(local_memory, constants, listed, x, y, z, 1, 1, 1, across, down, deep)
+
+def _calls(
+    workgroups: tuple[int, int, int], local_memory: Buffer, constants: Buffer, bindings: list[Buffer]
+) -> Iterator[tuple[Any, ...]]:
+    """The arguments for each workgroup."""
+    across, down, deep = workgroups
+    for z in range(deep):
+        for y in range(down):
+            for x in range(across):
+                # A kernel may take refs out of its list.
+                listed = List.of(Buffer, bindings)
+                yield local_memory, constants, listed, x, y, z, 1, 1, 1, across, down, deep
 
 
 class VmvxBytecodeLoader:
