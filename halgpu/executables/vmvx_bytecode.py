@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from halgpu import errors
 from halgpu.devices.host_kernels import HostFunctionKernel
 from halgpu.devices.layout import KernelLayout
 from halgpu.executables.base import Builds, Executable
 from halgpu.modules.vmvx import Vmvx
-from halgpu.vm.allocator import Allocator
+from halgpu.vm.allocator import NULL_ALLOCATOR
 from halgpu.vm.buffer import Buffer, BufferAccess
 from halgpu.vm.context import Context, Function
 from halgpu.vm.lists import List
@@ -41,25 +41,9 @@ _MUTABLE: Final = BufferAccess.ORIGIN_HOST | BufferAccess.MUTABLE
 _READ_ONLY: Final = BufferAccess.ORIGIN_HOST
 
 
-class _Borrowed(Allocator):
-    """Allocator of buffers over bytes that somebody else keeps."""
-
-    def allocate_aligned(self, byte_length: int, alignment: int) -> NoReturn:
-        raise errors.FailedPrecondition("bytes of a dispatch cannot be allocated")
-
-    def free_aligned(self, handle: Any) -> NoReturn:
-        raise errors.FailedPrecondition("bytes of a dispatch cannot be freed")
-
-    def free(self, handle: Any) -> None:
-        pass
-
-
-_BORROWED: Final = _Borrowed()
-
-
 def _borrowed(view: memoryview) -> Buffer:
     access = _READ_ONLY if view.readonly else _MUTABLE
-    return Buffer.initialize(access, view, _BORROWED)
+    return Buffer.initialize(access, view, NULL_ALLOCATOR)
 
 
 class BytecodeKernel:

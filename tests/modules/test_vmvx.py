@@ -16,6 +16,7 @@ from vmvx_kernels import BINARY, EXPORTS, KERNELS, UNARY, function_of
 import halgpu
 from halgpu import errors
 from halgpu.modules.vmvx import Vmvx
+from halgpu.vm.allocator import NULL_ALLOCATOR
 from halgpu.vm.buffer import Buffer, BufferAccess
 from halgpu.vm.support import NullReference
 
@@ -326,7 +327,7 @@ def test_tiles_outside_of_the_buffer_are_refused(module, case):
 
 def test_refs_that_are_no_writable_buffers_are_refused():
     vmvx, good = Vmvx(), Buffer.create(16)
-    read_only = Buffer.initialize(BufferAccess.ORIGIN_HOST, bytes(16), _Nobody())
+    read_only = Buffer.initialize(BufferAccess.ORIGIN_HOST, bytes(16), NULL_ALLOCATOR)
     gone = Buffer.create(16)
     gone.release()
     for out, error in (
@@ -344,11 +345,6 @@ def test_refs_that_are_no_writable_buffers_are_refused():
     with pytest.raises(NullReference, match=r"lhs: expected a ref to !vm\.buffer, found null"):
         vmvx.add_f32(None, 0, 1, 1, good, 0, 1, 1, good, 0, 1, 1, 1, 1)
     vmvx.abs_f32(read_only, 0, 1, 1, good, 0, 1, 1, 1, 1)
-
-
-class _Nobody:
-    def free(self, handle):
-        pass
 
 
 def test_sums_of_i8_wrap_and_are_exact():
