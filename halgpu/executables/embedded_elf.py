@@ -12,7 +12,7 @@ from halgpu import errors
 from halgpu.executables.base import Builds, Executable
 from halgpu.executables.native import elf, host
 from halgpu.executables.native.image import PAGE, Image
-from halgpu.executables.native.kernel import native_kernel
+from halgpu.executables.native.kernel import NativeKernel
 from halgpu.executables.native.library import Library
 
 if TYPE_CHECKING:
@@ -50,5 +50,5 @@ class EmbeddedElfLoader:
         read = elf.read(data, machine, PAGE)
         image = Image(read)
         library = Library(image, image.base + read.query, machine.name, constants)
-        kernels = [native_kernel(device, library, export, machine.name) for export in library.exports]
+        kernels = [NativeKernel(device, library, export, machine.name) for export in library.exports]
         return Executable(self.format, kernels)

@@ -16,7 +16,7 @@ from halgpu import errors
 from halgpu.executables.base import Builds, Executable
 from halgpu.executables.native import elf, host
 from halgpu.executables.native.image import PAGE, Extent
-from halgpu.executables.native.kernel import native_kernel
+from halgpu.executables.native.kernel import NativeKernel
 from halgpu.executables.native.library import Library
 
 if TYPE_CHECKING:
@@ -84,5 +84,5 @@ class SystemElfLoader:
             raise errors.Incompatible(self.obstacle())
         loaded = SharedObject(elf.read(data, machine, PAGE, imports=True))
         library = Library(loaded, loaded.query, machine.name, constants)
-        kernels = [native_kernel(device, library, export, machine.name) for export in library.exports]
+        kernels = [NativeKernel(device, library, export, machine.name) for export in library.exports]
         return Executable(self.format, kernels)

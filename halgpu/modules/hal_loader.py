@@ -12,7 +12,7 @@ import numpy as np
 
 from halgpu import errors
 from halgpu.devices.buffer import Buffer as HalBuffer
-from halgpu.devices.host_kernels import HostFunctionKernel
+from halgpu.devices.host_kernels import MappedKernel
 from halgpu.devices.hostmemory import aligned_bytes
 from halgpu.executables import registry
 from halgpu.executables.base import Builds, Executable
@@ -119,7 +119,7 @@ class HalLoader(NativeModule):
         bound: list[Any] = []
         for buffer, offset, length in bindings:
             if type(buffer) is not VmBuffer or type(source := buffer.source) is not Storage:
-                if isinstance(kernel, HostFunctionKernel):
+                if isinstance(kernel, MappedKernel):
                     bound = [self._host_binding(kernel, *binding) for binding in enumerate(bindings)]
                     break
                 return self._dispatch_staged(kernel, (x, y, z), constants, bindings)
@@ -127,7 +127,7 @@ class HalLoader(NativeModule):
         return kernel.dispatch_words((x, y, z), constants, bound)
 
     def _host_binding(
-        self, kernel: HostFunctionKernel, index: int, binding: tuple[Ref, int, int]
+        self, kernel: MappedKernel, index: int, binding: tuple[Ref, int, int]
     ) -> tuple[Any, int, int]:
         """A binding of a kernel that runs on the host: a HAL buffer, or the bytes of a VM buffer as they are."""
         buffer, offset, length = binding
@@ -138,7 +138,7 @@ class HalLoader(NativeModule):
             return buffer.write_view(), offset, length
         return self._rodata_view(kernel, buffer), offset, length
 
-    def _rodata_view(self, kernel: HostFunctionKernel, buffer: VmBuffer) -> memoryview:
+    def _rodata_view(self, kernel: MappedKernel, buffer: VmBuffer) -> memoryview:
         """The bytes of a VM buffer for reading; those of rodata at an address that suits the kernel."""
         view = buffer.read_view()
         if kernel.alignment == 1 or not _is_rodata(buffer) or not view.nbytes:
@@ -203,7 +203,7 @@ def _check_binding(kernel: Kernel, index: int, buffer: Ref, offset: int, length:
     layouts = kernel.layout.bindings
     may_write = index < len(layouts) and layouts[index].access != "read"
     if may_write and not buffer.access & BufferAccess.MUTABLE:
-        if isinstance(kernel, HostFunctionKernel) and not kernel.knows_writes:
+        if isinstance(kernel, MappedKernel) and not kernel.knows_writes:
             return False
         raise errors.PermissionDenied(f"{what} is read-only for the program, and the kernel may write it")
     return may_write

@@ -28,7 +28,8 @@ def filled(device: Device, array: np.ndarray[Any, Any], **flags: Any) -> Buffer:
     buffer = device.allocator.allocate(array.nbytes, **flags)
     if flags:
         # What may not be written has to come from the host's side of the allocation.
-        buffer.root.host(write=True)[:] = array.tobytes()
+        start = buffer.offset
+        buffer.root.host(write=True)[start : start + array.nbytes] = array.tobytes()
     else:
         buffer.update(array.tobytes())
     return buffer

@@ -1,4 +1,4 @@
-"""One kernel of an executable library as a function on the host's bytes (devices/host_kernels.py)."""
+"""One kernel of an executable library, on the host's bytes of any device (devices/host_kernels.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from halgpu import errors
-from halgpu.devices.host_kernels import HostFunctionKernel
+from halgpu.devices.host_kernels import MappedKernel
 from halgpu.devices.layout import BindingLayout, KernelLayout
 from halgpu.executables.native import abi, workgroups
 from halgpu.executables.native.aligned import ALIGNMENT, Copy, copies
@@ -29,36 +29,31 @@ WORTH_A_THREAD: Final = 50_000
 """Nanoseconds of work; to wake a thread takes about as long."""
 
 
-def native_kernel(device: Device, library: Library, export: Export, machine: str) -> HostFunctionKernel:
-    """A kernel that any device runs on the host's bytes of its buffers.
+class NativeKernel(MappedKernel):
+    """Calls the code of a kernel for each workgroup of a dispatch, on one or more threads.
 
     Nothing tells which bindings it writes, so that all may be written.
     """
-    layout = KernelLayout(
-        export.name, export.constants, [BindingLayout("readwrite")] * export.bindings, export.workgroup_size
-    )
-    function = NativeFunction(library, export, machine)
-    return HostFunctionKernel(
-        device, layout, function, knows_writes=False, workgroup_limits=GRID_LIMITS, alignment=ALIGNMENT
-    )
 
-
-class NativeFunction:
-    """Calls the code of a kernel for each workgroup of a dispatch, on one or more threads.
-
-    One dispatch at a time: its caller holds the device's lock.
-    """
-
-    def __init__(self, library: Library, export: Export, machine: str) -> None:
+    def __init__(self, device: Device, library: Library, export: Export, machine: str) -> None:
+        bindings = [BindingLayout("readwrite")] * export.bindings
+        super().__init__(
+            device,
+            KernelLayout(export.name, export.constants, bindings, export.workgroup_size),
+            knows_writes=False,
+            workgroup_limits=GRID_LIMITS,
+            alignment=ALIGNMENT,
+        )
         self._library = library  # keeps the code in memory
         self._export = export
-        self._machine = machine
-        self._constants = (ctypes.c_uint32 * max(export.constants, 1))()
-        self._addresses: Any = (ctypes.c_void_p * max(export.bindings, 1))()
-        self._lengths = (ctypes.c_size_t * max(export.bindings, 1))()
+        self._run = workgroups.loop(machine)
+        self._constants: Any = (ctypes.c_uint32 * export.constants)()
+        self._addresses: Any = (ctypes.c_void_p * export.bindings)()
+        self._lengths: Any = (ctypes.c_size_t * export.bindings)()
         self._next = ctypes.c_uint64()
         self._state = self._dispatch_state()
         self._workers: list[_Worker] = []
+        self._prepared: tuple[tuple[int, int, int], int] = ((0, 0, 0), 0)
         self._limit = 1 if export.sequential else workgroups.thread_count()
         self._pace = 0.0
         """Nanoseconds that a workgroup took last time on one thread; 0 while nothing is known."""
@@ -71,55 +66,80 @@ class NativeFunction:
             binding_lengths=ctypes.addressof(self._lengths),
         )  # fmt: skip
 
-    def __call__(
-        self, counts: tuple[int, int, int], constants: Sequence[int], views: Sequence[memoryview]
-    ) -> None:
-        total = math.prod(counts)
+    def launch(
+        self, workgroups: tuple[int, int, int], constants: tuple[int, ...], memories: list[Any],
+        offsets: list[int], lengths: list[int],
+    ) -> None:  # fmt: skip
+        """Run all workgroups. Raises Internal, naming kernel and workgroup, when one fails."""
+        total = math.prod(workgroups)
         if total > MOST_WORKGROUPS:
             raise errors.OutOfRange(
                 f"kernel '{self._export.name}': {total} workgroups are more than {MOST_WORKGROUPS}"
             )
-        self._constants[: len(constants)] = list(constants)
-        moved = self._bind(views)
-        jobs = [worker.job for worker in self._prepare(counts, total)]
-        start = perf_counter_ns()
-        failed = workgroups.run(self._machine, jobs)
-        if failed:
-            raise self._failure(counts, *min(failed))
+        if constants:
+            self._constants[:] = constants
+        moved = self._bind(memories, offsets, lengths)
+        self._execute(workgroups, total)
         for copy in moved:
             copy.back()
-        self._pace = (perf_counter_ns() - start) * len(jobs) / total
 
-    def _bind(self, views: Sequence[memoryview]) -> list[Copy]:
-        """Take the addresses of the bindings; returns the copies that stand for them."""
-        addresses = [address(view) for view in views]
-        self._lengths[: len(views)] = [view.nbytes for view in views]
-        if not any(start % ALIGNMENT for start in addresses):
-            self._addresses[: len(views)] = addresses
-            return []
-        moved = copies(self._export.name, views, addresses)
-        self._addresses[: len(views)] = [
-            start if copy is None else address(copy.bytes)
-            for start, copy in zip(addresses, moved, strict=True)
+    def _bind(self, views: Sequence[Any], offsets: Sequence[int], lengths: Sequence[int]) -> Sequence[Copy]:
+        """Set the bindings' addresses and lengths; returns the copies that stand for some of them."""
+        addresses = []
+        together = 0
+        for view, start, length in zip(views, offsets, lengths, strict=True):
+            place = address(view) + start if length else NOWHERE
+            together |= place
+            addresses.append(place)
+        self._lengths[:] = lengths
+        self._addresses[:] = addresses
+        return self._move(views, offsets, lengths, addresses) if together % ALIGNMENT else ()
+
+    def _move(
+        self, views: Sequence[Any], offsets: Sequence[int], lengths: Sequence[int], addresses: Sequence[int]
+    ) -> Sequence[Copy]:
+        """Let aligned copies stand for the bindings that do not begin where the code expects them to."""
+        ranges = [
+            view[start : start + length] for view, start, length in zip(views, offsets, lengths, strict=True)
         ]
+        moved = copies(self._export.name, ranges, addresses)
+        for index, copy in enumerate(moved):
+            if copy is not None:
+                self._addresses[index] = address(copy.bytes)
         return list({id(copy): copy for copy in moved if copy is not None}.values())
 
-    def _prepare(self, counts: tuple[int, int, int], total: int) -> list[_Worker]:
+    def _execute(self, counts: tuple[int, int, int], total: int) -> None:
         threads = self._threads(total)
+        if self._prepared != (counts, threads):
+            self._prepare(counts, total, threads)
+        self._next.value = 0
+        start = perf_counter_ns()
+        if threads == 1:
+            job = self._workers[0].job
+            result = self._run(ctypes.addressof(job))
+            failed = [(job.failed, result)] if result else []
+        else:
+            failed = workgroups.run(self._run, [worker.job for worker in self._workers[:threads]])
+        if failed:
+            raise self._failure(counts, *min(failed))
+        self._pace = (perf_counter_ns() - start) * threads / total
+
+    def _threads(self, total: int) -> int:
+        if self._limit == 1:
+            return 1
+        worth = int(total * self._pace) // WORTH_A_THREAD if self._pace else total
+        return max(1, min(self._limit, total, worth))
+
+    def _prepare(self, counts: tuple[int, int, int], total: int, threads: int) -> None:
         state = self._state
         state.workgroup_count_x, state.workgroup_count_y, state.workgroup_count_z = counts
         state.max_concurrency = min(threads, 255)
-        self._next.value = 0
         while len(self._workers) < threads:
             self._workers.append(self._worker())
         for worker in self._workers[:threads]:
             worker.job.end = total
             worker.job.count_x, worker.job.count_y, _ = counts
-        return self._workers[:threads]
-
-    def _threads(self, total: int) -> int:
-        worth = total if not self._pace else int(total * self._pace) // WORTH_A_THREAD
-        return max(1, min(self._limit, total, worth))
+        self._prepared = (counts, threads)
 
     def _worker(self) -> _Worker:
         return _Worker(
@@ -151,14 +171,13 @@ class _Worker:
         self.job = abi.Job(workgroup_state=ctypes.addressof(self._state), **job)
 
 
+NOWHERE: Final = ALIGNMENT
+"""The address of bindings of no bytes: aligned, not null, and nobody's."""
+
+
 def address(view: Any) -> int:
-    """Where the bytes of a view are; for an empty one, an address at which there are none of anybody's."""
-    if not view.nbytes:
-        return ALIGNMENT
+    """Where the bytes of a view, which has some, are."""
     if view.readonly:
         found: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
         return found
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
-
-
-__all__ = ["NativeFunction", "address", "native_kernel"]

@@ -108,12 +108,12 @@ def loop(machine: str) -> Any:
     return function
 
 
-def run(machine: str, jobs: Sequence[abi.Job]) -> list[tuple[int, int]]:
-    """Run a dispatch of which each of ``jobs`` is one thread's part; returns (workgroup, result) of what failed.
+def run(function: Any, jobs: Sequence[abi.Job]) -> list[tuple[int, int]]:
+    """Run the loop's function for a dispatch of which each of ``jobs`` is one thread's part.
 
+    Returns (workgroup, result) of what failed.
     The calling thread does the first. One that no thread has begun when the counter is at its end is left out.
     """
-    function = loop(machine)
     futures = _submit(function, jobs[1:])
     try:
         results = [function(ctypes.addressof(jobs[0]))]
