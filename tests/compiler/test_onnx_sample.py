@@ -170,8 +170,14 @@ Made = dict[str, tuple[onnx_nodes.Case, halgpu.Module]]
 
 
 NAMES = [name for names in SAMPLE.values() for name in names]
-HOST_NAMES = NAMES[::6]
 HOST_TARGETS = ("vmvx", "llvm-cpu")
+# iree-compile 3.13.0 refuses these for one of them; isnan and gridsample are wrong or fail in IREE's runtime too.
+NOT_ON_THE_HOST = """
+    acos_example acosh_example asin_example asinh_example atanh_example cosh_example dynamicquantizelinear
+    gridsample group_normalization_example isnan melweightmatrix nonzero_example onehot_without_axis
+    qlinearconv qlinearmatmul_2D_uint8_float32 quantizelinear reversesequence_time sinh_example tan_example
+"""
+HOST_NAMES = [name for name in NAMES if name.removeprefix("test_") not in NOT_ON_THE_HOST.split()][::5][:25]
 
 
 @pytest.fixture(scope="module")
