@@ -6,6 +6,7 @@ embedded_elf_loader.c; what of it is here is in native/. Their code is trusted a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from halgpu import errors
@@ -21,20 +22,19 @@ if TYPE_CHECKING:
 KIND: Final = "embedded-elf"
 
 
-class EmbeddedElfLoader:
-    """Loads files for one machine, named as in the format: ``x86_64`` or ``arm_64``."""
+class ElfLoader:
+    """Loads files for one machine, named as in the format: ``x86_64`` or ``arm_64``.
 
-    def __init__(self, machine: str) -> None:
-        self._machine = machine
-        self.format = f"{KIND}-{machine}"
+    ``resolve`` gives the address of what a file imports by its name; without it, files that import are refused.
+    """
+
+    def __init__(self, machine: str, kind: str = KIND, resolve: Callable[[str], int] | None = None) -> None:
+        self._machine, self._kind, self._resolve = machine, kind, resolve
+        self.format = f"{kind}-{machine}"
 
     def query_support(self, device: Device) -> bool:
         """Whether the files are for this machine; the device does not matter."""
-        return not self.obstacle()
-
-    def obstacle(self) -> str:
-        """Why the files do not run here; empty if they do."""
-        return host.obstacle(KIND, self._machine)
+        return not host.obstacle(self._kind, self._machine)
 
     def load(
         self, device: Device, data: memoryview, constants: tuple[int, ...], builds: Builds
@@ -42,13 +42,15 @@ class EmbeddedElfLoader:
         """Check ``data``, map it and ask its code for its kernels.
 
         Raises InvalidArgument for damaged data, before any of its code runs, Unimplemented for what iree-compile does
-        not make, FailedPrecondition for another number of ``constants`` than it takes.
+        not make, FailedPrecondition for another number of ``constants`` than it takes, Unavailable for an import that
+        is not there.
         """
         machine = host.machine()
-        if machine is None or self.obstacle():
-            raise errors.Incompatible(self.obstacle())
-        read = elf.read(data, machine, PAGE)
-        image = Image(read)
+        obstacle = host.obstacle(self._kind, self._machine)
+        if machine is None or obstacle:
+            raise errors.Incompatible(obstacle)
+        read = elf.read(data, machine, PAGE, imports=self._resolve is not None)
+        image = Image(read, self._resolve)
         library = Library(image, image.base + read.query, machine.name, constants)
         kernels = [NativeKernel(device, library, export, machine.name) for export in library.exports]
         return Executable(self.format, kernels)

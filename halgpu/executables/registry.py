@@ -46,15 +46,15 @@ def _vmvx_bytecode() -> Loader:
 
 
 def _embedded_elf(machine: str) -> Loader:
-    from halgpu.executables.embedded_elf import EmbeddedElfLoader
+    from halgpu.executables.embedded_elf import ElfLoader
 
-    return EmbeddedElfLoader(machine)
+    return ElfLoader(machine)
 
 
 def _system_elf(machine: str) -> Loader:
-    from halgpu.executables.system_elf import SystemElfLoader
+    from halgpu.executables import system_elf
 
-    return SystemElfLoader(machine)
+    return system_elf.loader(machine)
 
 
 _GETTERS: Final[dict[str, Callable[[], Loader]]] = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import struct
 from pathlib import Path
 
+import mlir_corpus
 import pytest
 from elftools.elf import enums
 from elftools.elf.dynamic import DynamicSegment
@@ -15,7 +17,7 @@ from native_samples import MACHINE
 import halgpu
 from halgpu import errors, vm
 from halgpu.devices import open_device
-from halgpu.executables import registry
+from halgpu.executables import registry, system_elf
 from halgpu.executables.native import abi, elf, host, processor
 from halgpu.executables.native.image import PAGE, Image
 
@@ -70,7 +72,7 @@ def test_segments_symbols_and_relocations_are_pyelftools(network, tmp_path):
     ]
     assert list(found.relocations) == relocations
     assert len(relocations) > 10
-    assert (found.query, found.undefined) == (query, ())
+    assert (found.query, found.imports) == (query, ())
 
 
 def test_numbers_of_relocations_are_pyelftools():
@@ -99,6 +101,31 @@ def test_files_for_the_other_machine_are_read_and_not_run(compile_mlir, examples
         f"which runs {FORMAT}; host:0 runs",
     ):
         halgpu.load(program, "host")
+
+
+@pytest.fixture(scope="module")
+def calling(compile_mlir) -> bytearray:
+    """A system file, which calls the C library."""
+    source = mlir_corpus.joined({"remainder": mlir_corpus.find("remainder_f32")})
+    return executable_of(compile_mlir(source, "llvm-cpu", "--iree-llvmcpu-link-embedded=false"))
+
+
+def test_imports_are_looked_up_in_the_c_library(calling):
+    read_ = elf.read(memoryview(bytes(calling)), THIS, PAGE, imports=True)
+    assert [name for _, name, _ in read_.imports] == ["fmodf"]
+    image = Image(read_, system_elf.resolve)
+    [(place, _, addend)] = read_.imports
+    wanted = ctypes.cast(ctypes.CDLL("libm.so.6").fmodf, ctypes.c_void_p).value
+    assert ctypes.c_uint64.from_address(image.base + place).value == wanted + addend
+    with pytest.raises(errors.Unimplemented, match="it imports 'fmodf'; embedded ELF files import nothing"):
+        read(calling)
+
+
+@pytest.mark.parametrize("name", [b"fmodg", b"_name", b"a\xff\x80b"])
+def test_imports_that_are_not_there(name, calling):
+    data = calling.replace(b"\0fmodf\0", b"\0" + name.ljust(5, b"\0") + b"\0")
+    with pytest.raises(errors.Unavailable, match=r"calls '.*', which the C library here does not have"):
+        registry.load(open_device("host"), f"system-elf-{MACHINE}", memoryview(bytes(data)))
 
 
 # In memory --------------------------------------------------------------------------------------------
@@ -131,8 +158,6 @@ def test_no_page_is_writable_and_executable(network):
 
 
 def test_bytes_and_relocations_are_in_place(network):
-    import ctypes
-
     read_ = read(network)
     image = Image(read_)
     places = {place for place, _ in read_.relocations}

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlir_corpus
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from halgpu import errors, vm
 from halgpu.executables.native import elf, host
 from halgpu.executables.native.image import PAGE, Image
 from halgpu.executables.native.library import Library
+from halgpu.executables.system_elf import resolve
 
 EXAMPLES = int(os.environ.get("HALGPU_ELF_MUTATIONS", "200"))
 INTERESTING = (0, 1, 7, 8, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 8,
@@ -40,14 +42,17 @@ def executable_of(program: bytes) -> bytes:
 def read(data: bytes) -> elf.Elf:
     machine = host.machine()
     assert machine is not None
-    return elf.read(memoryview(data), machine, PAGE)
+    return elf.read(memoryview(data), machine, PAGE, imports=True)
 
 
 @pytest.fixture(scope="module")
 def samples(compile_mlir: Callable[..., bytes], examples: Path) -> list[Sample]:
+    """Two embedded files, and a system one, which imports functions."""
     programs = [
         compile_mlir((examples / f"{name}.mlir").read_text(), "llvm-cpu") for name in ("network", "abs")
     ]
+    calls = mlir_corpus.joined({"remainder": mlir_corpus.find("remainder_f32")})
+    programs.append(compile_mlir(calls, "llvm-cpu", "--iree-llvmcpu-link-embedded=false"))
     return [(data, read(data)) for data in map(executable_of, programs)]
 
 
@@ -113,7 +118,7 @@ def test_damage_is_refused_or_harmless(samples: list[Sample]) -> None:
         original, data = case
         try:
             found = read(data)
-            image = Image(found)
+            image = Image(found, resolve)
             if not runs_the_same_code(original, data, found):
                 outcomes["other code"] += 1
                 return
@@ -152,7 +157,7 @@ def test_cuts_are_refused(samples: list[Sample]) -> None:
 
 def test_the_undamaged_ones_load(samples: list[Sample]) -> None:
     for _, found in samples:
-        image = Image(found)
+        image = Image(found, resolve)
         library: Any = Library(image, image.base + found.query, MACHINE, ())
         check(library, image, found)
         assert library.exports

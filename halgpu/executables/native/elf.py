@@ -78,8 +78,9 @@ class Elf:
     """A checked shared object.
 
     ``segments`` by address, no two in one page; ``relro`` are ranges (address, size) that are read-only once
-    ``relocations`` are applied: (address, value), the 64 bits there become the image's base plus the value. ``query``
-    is the address of the function that IREE looks up, ``undefined`` the names that the file imports.
+    ``relocations`` are applied: (address, value), the 64 bits there become the image's base plus the value. ``imports``
+    are (address, name, addend): there it becomes the address of what the host has under that name plus the addend.
+    ``query`` is the address of the function that IREE looks up.
     """
 
     data: memoryview
@@ -87,27 +88,30 @@ class Elf:
     segments: tuple[Segment, ...]
     relro: tuple[tuple[int, int], ...]
     relocations: tuple[tuple[int, int], ...]
+    imports: tuple[tuple[int, str, int], ...]
     query: int
-    undefined: tuple[str, ...]
 
 
 def read(data: memoryview, machine: Machine, page: int, *, imports: bool = False) -> Elf:
     """Read and check a file for ``machine`` and a host whose pages have ``page`` bytes.
 
-    ``imports``: the file may import symbols, whose relocations are left out. Raises InvalidArgument for a damaged
-    file, Incompatible for one of another machine, Unimplemented for what IREE's compiler does not make.
+    ``imports``: the file may import symbols. Raises InvalidArgument for a damaged file, Incompatible for one of another
+    machine, Unimplemented for what IREE's compiler does not make.
     """
     headers = _program_headers(data, machine)
     segments = _segments(data, headers, page)
     tables = _Tables(data, segments, _dynamic(data, segments, headers))
-    undefined = tuple(tables.name(symbol) for symbol in tables.symbols if not symbol.defined)
+    undefined = [tables.name(symbol) for symbol in tables.symbols if not symbol.defined]
     if undefined and not imports:
         raise errors.Unimplemented(
             f"ELF file: it imports {', '.join(map(repr, undefined[:5]))}; embedded ELF files import nothing"
         )
+    relocations = list(_relocations(tables, machine))
     return Elf(
-        data, machine, segments, _relro(headers, segments), tuple(_relocations(tables, machine)),
-        _query(tables, segments), undefined,
+        data, machine, segments, _relro(headers, segments),
+        tuple((address, value) for address, value, name in relocations if not name),
+        tuple((address, name, value) for address, value, name in relocations if name),
+        _query(tables, segments),
     )  # fmt: skip
 
 
@@ -314,25 +318,29 @@ class _Tables:
                 yield address, info & 0xFFFFFFFF, info >> 32, addend
 
 
-def _relocations(tables: _Tables, machine: Machine) -> Iterator[tuple[int, int]]:
+def _relocations(tables: _Tables, machine: Machine) -> Iterator[tuple[int, int, str]]:
+    """Each one's address, its value, and the name of the import that the value is added to, empty if to the base."""
     for address, number, symbol, addend in tables.relocations():
         if number == machine.none:
             continue
         if not any(item.writable and item.holds(address, _POINTER) for item in tables.segments):
             raise bad(f"a relocation at {address:#x} lies in no writable segment")
+        found = None
         if number == machine.relative:
             value = addend
         elif number not in machine.symbolic:
             raise errors.Unimplemented(f"ELF file: relocation {number} of {machine.name} is not known")
         elif not 0 < symbol <= len(tables.symbols):
             raise bad(f"a relocation at {address:#x} names symbol {symbol} of {len(tables.symbols)}")
-        elif not tables.symbols[symbol - 1].defined:
-            continue  # whoever allows imports has it applied by the system's loader
         else:
-            value = tables.symbols[symbol - 1].value + addend * machine.symbolic[number]
+            found = tables.symbols[symbol - 1]
+            value = found.value + addend * machine.symbolic[number]
+        if found is not None and not found.defined:
+            yield address, addend * machine.symbolic[number], tables.name(found)
+            continue
         if not any(item.address <= value <= item.end for item in tables.segments):
             raise bad(f"a relocation at {address:#x} gives {value:#x}, which is not in it")
-        yield address, value
+        yield address, value, ""
 
 
 def _query(tables: _Tables, segments: tuple[Segment, ...]) -> int:

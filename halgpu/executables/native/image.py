@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
 from halgpu import errors
@@ -52,9 +53,12 @@ class Extent:
 
 
 class Image(Extent):
-    """The file in memory of its own, which lives as long as this."""
+    """The file in memory of its own, which lives as long as this.
 
-    def __init__(self, elf: Elf) -> None:
+    ``resolve`` gives the address of what the host has under a name, for files that import something.
+    """
+
+    def __init__(self, elf: Elf, resolve: Callable[[str], int] | None = None) -> None:
         first = elf.segments[0].address // PAGE * PAGE
         size = -(-(elf.segments[-1].end - first) // PAGE) * PAGE
         self._memory = private_pages(size)
@@ -65,9 +69,12 @@ class Image(Extent):
             self._memory[start : start + item.file_size] = elf.data[
                 item.offset : item.offset + item.file_size
             ]
-        for place, value in elf.relocations:
+        values = [(place, self.base + value) for place, value in elf.relocations]
+        if resolve is not None:
+            values += [(place, resolve(name) + addend) for place, name, addend in elf.imports]
+        for place, value in values:
             start = place - first
-            self._memory[start : start + 8] = (self.base + value & (1 << 64) - 1).to_bytes(8, "little")
+            self._memory[start : start + 8] = (value & (1 << 64) - 1).to_bytes(8, "little")
         protect(address, size, _NONE)
         for item in elf.segments:
             self._protect(item)
