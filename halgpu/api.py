@@ -21,7 +21,7 @@ from halgpu.vm.support import NullReference
 if TYPE_CHECKING:
     from halgpu.devices import Device
 
-PROVIDED = ("hal_inline", "hal_loader")
+PROVIDED = ("hal_inline", "hal_loader", "vmvx")
 """Native modules that a program may import."""
 
 
@@ -279,13 +279,14 @@ def _link(
 ) -> vm.Context:
     from halgpu.modules.hal_inline import HalInline
     from halgpu.modules.hal_loader import HalLoader
+    from halgpu.modules.vmvx import Vmvx
 
     for index, program in enumerate(programs):
         _check_dependencies(program, {*PROVIDED, *(other.name for other in programs[:index])})
     loader = HalLoader(device, native)
     progress("loading the program", 1, 2)
     try:
-        context = vm.Context([HalInline(device, native), loader, *programs])
+        context = vm.Context([HalInline(device, native), loader, Vmvx(), *programs])
     except NullReference as error:
         lost_constants.explain(error, programs)
         raise

@@ -53,6 +53,12 @@ class Storage(Allocator):
         """The bytes for writing; the device's become stale."""
         return self.live().write()
 
+    def current(self, write: bool) -> object:
+        """The allocation's host view, while views of it are valid; see :class:`~halgpu.vm.buffer.HostBytes`."""
+        buffer = self.buffer
+        root = None if buffer is None else buffer.root
+        return None if root is None or (write and not root.dirty) else root.view
+
     def fill(self, offset: int, length: int, pattern: bytes) -> bool:
         """Fill where the newest bytes are. False for what a device cannot: odd patterns and alignments."""
         size = len(pattern)

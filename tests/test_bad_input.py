@@ -135,7 +135,8 @@ def test_a_program_without_kernels_for_the_device(abs_program, refused):
     assert "supported by the runtime, in module.__init (" in line
     assert "): it offers vulkan-spirv-fb; host:0 runs embedded-elf-" in line
     assert line.endswith(
-        "; compile with --iree-hal-target-device=local --iree-hal-local-target-device-backends=llvm-cpu"
+        "; compile with --iree-hal-target-device=local --iree-hal-local-target-device-backends=llvm-cpu, "
+        "or use --device=opencl (in Python, device='opencl')"
     )
     with pytest.raises(errors.Unavailable):
         halgpu.load(abs_program, "host")
@@ -157,7 +158,10 @@ def test_native_code_that_is_refused(compile_mlir, examples, refused, monkeypatc
 
 def test_a_program_that_needs_a_module_that_is_not_there(compile_mlir, refused):
     line = refused(compile_mlir(IMPORTING), "--input=1")
-    assert line == "module 'importing' imports other, which is not there; there are: hal_inline, hal_loader"
+    assert (
+        line
+        == "module 'importing' imports other, which is not there; there are: hal_inline, hal_loader, vmvx"
+    )
 
 
 def test_files_that_cannot_be_read(tmp_path, refused):

@@ -13,6 +13,10 @@ from halgpu.cli import main
 from halgpu.vm.allocator import DEFAULT_ALLOCATOR
 
 DEVICES = ["opencl", "opencl?unified=0"]
+# Target and execution model. In ci/gpu an NVIDIA GPU has its own way too.
+WAYS = {
+    "vulkan": "inline-dynamic", "llvm-cpu": "inline-dynamic", "vmvx": "inline-dynamic", "vmvx-inline": "inline-static",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +105,24 @@ def test_counter_accumulates_and_a_new_context_starts_over(device, program, stoc
     assert np.asarray(again.add(x)).tobytes() == x.tobytes() == stock("counter", "add", x).tobytes()
     assert np.asarray(halgpu.load(program("counter"), device).add(x)).tobytes() == x.tobytes()
     assert np.asarray(module.add(x)).tobytes() == (total + x).tobytes()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_way_to_compile_gives_the_same(device, compile_mlir, examples, stock, random):
+    arrays = {
+        ("abs", "abs"): [random.normal(size=2)],
+        ("counter", "add"): [random.normal(size=4)],
+        ("network", "network"): [
+            random.normal(scale=0.5, size=size) for size in ((5, 37), (37, 53), 53, (53, 11))
+        ],
+    }
+    for (name, function), given in arrays.items():
+        inputs = [array.astype(np.float32) for array in given]
+        source, expected = (examples / f"{name}.mlir").read_text(), stock(name, function, *inputs)
+        for target, model in WAYS.items():
+            module = halgpu.load(compile_mlir(source, target, model=model), device)
+            found = np.asarray(module[function](*inputs))
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=f"{name}, {target}")
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -36,7 +36,11 @@ class BufferAccess(enum.IntFlag):
 
 
 class HostBytes(Protocol):
-    """Bytes seen through host memory whose place may be elsewhere, such as on a device."""
+    """Bytes seen through host memory whose place may be elsewhere, such as on a device.
+
+    One that also has ``current(write: bool) -> object`` is asked for its bytes less often: it returns what stays the
+    same object as long as what ``read`` or ``write`` returned is valid, and None when it has to be asked.
+    """
 
     @property
     def byte_length(self) -> int:
@@ -170,7 +174,7 @@ class Buffer:
         writable: _Views
         if source is not None:
             made.byte_length = source.byte_length
-            made.reads, writable = _SourceViews(source.read), _SourceViews(source.write)
+            made.reads, writable = _SourceViews(source, False), _SourceViews(source, True)
         else:
             assert memory is not None
             made.byte_length = len(memory)
@@ -291,6 +295,7 @@ class Buffer:
         if end is None:
             return
         self._end = None
+        self.reads = self.writes = None  # type: ignore[assignment]  # views keep memory from being used again
         try:
             end(self._handle)
         except Exception:
@@ -345,15 +350,31 @@ class _MemoryViews(dict[str, memoryview]):
 
 
 class _SourceViews:
-    """Views of bytes that have to be asked for each time, because device work may have moved them."""
+    """Views of bytes that may move with device work: asked for again when they did."""
 
-    __slots__ = ("_fetch",)
+    __slots__ = ("_ask", "_current", "_fetch", "_views", "_write")
 
-    def __init__(self, fetch: Any) -> None:
-        self._fetch = fetch
+    def __init__(self, source: HostBytes, write: bool) -> None:
+        self._fetch = source.write if write else source.read
+        self._ask: Callable[[bool], object] = getattr(source, "current", _unknown)
+        self._write = write
+        self._current: object = None
+        self._views: dict[str, memoryview] = {}
 
     def __getitem__(self, code: str) -> memoryview:
-        return _typed(self._fetch(), code)
+        current = self._ask(self._write)
+        if current is not None and current is self._current and code in self._views:
+            return self._views[code]
+        view = _typed(self._fetch(), code)
+        current = self._ask(self._write)
+        if current is not self._current:
+            self._current, self._views = current, {}
+        self._views[code] = view
+        return view
+
+
+def _unknown(write: bool) -> object:
+    return None
 
 
 class _ReadOnlyViews:

@@ -86,9 +86,29 @@ class Function:
             _add_frames(error, error.__traceback__)
             raise
         except Exception as error:
-            converted = _converted(error, f"{self.module_name}.{self.name}")
-            _add_frames(converted, error.__traceback__)
-            raise converted from error
+            raise self._converted(error) from error
+
+    def call_each(self, calls: Iterable[tuple[Any, ...]]) -> None:
+        """Call once for each tuple of arguments, which are taken to be right; results are dropped.
+
+        Raises as a call does, for the first that fails.
+        """
+        if self._context.closed:
+            raise errors.FailedPrecondition(f"the context of {self.module_name}.{self.name} is closed")
+        target = self._target
+        try:
+            for arguments in calls:
+                target(*arguments)
+        except errors.Error as error:
+            _add_frames(error, error.__traceback__)
+            raise
+        except Exception as error:
+            raise self._converted(error) from error
+
+    def _converted(self, error: Exception) -> errors.Error:
+        converted = _converted(error, f"{self.module_name}.{self.name}")
+        _add_frames(converted, error.__traceback__)
+        return converted
 
     def instrument(self, wrap: Wrapper | None) -> None:
         """See :func:`instrument`."""
@@ -123,7 +143,7 @@ class Function:
 
 
 _NO_REFS = frozenset({int, float, str, bytes, bool})  # likely mistakes where a ref is wanted
-_CALL = Function.__call__.__code__
+_CALLS = (Function.__call__.__code__, Function.call_each.__code__)
 _FAIL = support.fail.__code__
 _INSTRUCTIONS = {support.__file__, numerics.__file__}
 
@@ -133,7 +153,7 @@ def _add_frames(error: errors.Error, traceback: TracebackType | None) -> None:
     frames: list[str] = []
     failed_instruction = False
     traceback = traceback and traceback.tb_next
-    while traceback is not None and traceback.tb_frame.f_code is not _CALL:
+    while traceback is not None and traceback.tb_frame.f_code not in _CALLS:
         code = traceback.tb_frame.f_code
         source = source_of(code.co_filename)
         if source is not None:

@@ -1,7 +1,8 @@
 """The instruction table of IREE VM bytecode 17.0 as text: one line an opcode.
 
 A line holds the opcode (hexadecimal), IREE's symbol, the mnemonic of the text form (``-`` for none) and the
-encoding. Facts come from runtime/src/iree/vm/bytecode/isa/isa.json; :mod:`halgpu.vm.isa` parses this text.
+encoding. Facts come from runtime/src/iree/vm/bytecode/isa/isa.json (``fpowi``, which the compiler of 3.13.0 emits and
+its runtime runs, but that file lacks: from modules that it made); :mod:`halgpu.vm.isa` parses this text.
 
 An encoding is a list of fields in the order in which bytecode holds them. A field is ``name:kind``; a kind is
 
@@ -30,6 +31,7 @@ ENCODINGS = {
     "binary": "left:T right:T result:=T",
     "ternary": "first:T second:T third:T result:=T",
     "shift": "operand:T amount:i32 result:=T",
+    "power": "operand:T exponent:i64 result:=T",
     "select": "condition:i32 true_value:T false_value:T result:=T",
     "unary_comparison": "operand:T result:=i32",
     "binary_comparison": "left:T right:T result:=i32",
@@ -298,6 +300,7 @@ EXT_F32 = """
 3B CastF32UI64            cast.f32.ui64             conversion(f32,i64)
 3C CastSI64F32            cast.si64.f32             conversion(i64,f32)
 3D CastUI64F32            cast.ui64.f32             conversion(i64,f32)
+3E FPowIF32               fpowi.f32                 power(f32)
 """
 
 EXT_F64 = """
@@ -365,4 +368,5 @@ EXT_F64 = """
 3D MinF64                 min.f64                   binary(f64)
 3E MaxF64                 max.f64                   binary(f64)
 3F RoundF64Even           round.f64.even            unary(f64)
+40 FPowIF64               fpowi.f64                 power(f64)
 """

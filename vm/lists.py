@@ -6,6 +6,7 @@ into each other, f32 and f64 round or widen, a read at any other type than the s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from halgpu import errors
@@ -35,6 +36,14 @@ class List:
         self._items: list[Any] = []
         self._capacity = 0
         self.reserve(capacity)
+
+    @classmethod
+    def of(cls, element_type: type, items: Iterable[Any]) -> List:
+        """Make a list of refs, which are taken to be of that type."""
+        made = cls(element_type)
+        made._items.extend(items)
+        made.reserve(len(made._items))
+        return made
 
     def __len__(self) -> int:
         return len(self._items)

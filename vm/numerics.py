@@ -212,6 +212,27 @@ def pow_f(base: float, exponent: float) -> float:
         return NAN
 
 
+def fpowi_f64(base: float, exponent: int) -> float:
+    """``base`` to the power of the low 32 bits of ``exponent``, by squaring as GCC's ``__powidf2`` multiplies."""
+    return _power(base, exponent, float)
+
+
+def fpowi_f32(base: float, exponent: int) -> float:
+    """As :func:`fpowi_f64` with every product rounded to f32 (``__powisf2``)."""
+    return _power(base, exponent, round_f32)
+
+
+def _power(base: float, exponent: int, rounded: Callable[[float], float]) -> float:
+    exponent = wrap32(exponent)
+    left = abs(exponent)
+    result = base if left & 1 else 1.0
+    while left := left >> 1:
+        base = rounded(base * base)
+        if left & 1:
+            result = rounded(result * base)
+    return rounded(div_f(1.0, result)) if exponent < 0 else result
+
+
 def fma_f64(first: float, second: float, third: float) -> float:
     """``first * second + third``, rounded once or twice; see FUSED_MULTIPLY_ADD."""
     return fused_f64(first, second, third) if FUSED_MULTIPLY_ADD else first * second + third

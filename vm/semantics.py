@@ -167,6 +167,7 @@ def _float(bits: int) -> dict[str, str]:
         f"Div{n}": rounded("{left} / {right} if {right} else div_f({left}, {right})"),
         f"Rem{n}": rounded("rem_f({left}, {right})"),
         f"Pow{n}": rounded("pow_f({left}, {right})"),
+        f"FPowI{n}": f"{{result}} = fpowi_f{bits}({{operand}}, {{exponent}})",
         f"Atan2{n}": rounded("math.atan2({left}, {right})"),
         f"FMA{n}": rounded(f"fma_f{bits}({{first}}, {{second}}, {{third}})"),
         f"Round{n}Even": "{result} = round_even({operand})",

@@ -25,6 +25,7 @@ FORMS = {
     "binary_comparison": _BINARY,
     "ternary": "{result} = {op} {first}, {second}, {third}",
     "shift": "{result} = {op} {operand}, {amount}",
+    "power": "{result} = {op} {operand}, {exponent}",
     "select": "{result} = {op} {condition} ? {true_value} : {false_value}",
     "select_ref": "{result} = {op} {condition} ? {true_value} : {false_value} -> {true_value_type_def}",
     "switch": "{result} = {op} {index}[{values}] else {default_value}",

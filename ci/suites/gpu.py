@@ -85,10 +85,18 @@ def suite(uri: str) -> Result:
 
 
 def examples(uri: str) -> Result:
-    """The programs of examples/, beside numpy."""
+    """The programs of examples/, beside numpy: for the GPU, then for the CPU and the VM on its host-mapped storage."""
+    ways: dict[str, dict[str, Any]] = {"device": {"device": uri}}
+    ways |= {target: {"target": target} for target in ("llvm-cpu", "vmvx", "vmvx-inline")}
+    for way in ways.values():
+        _examples(uri, way)
+    return {"ways": [*ways], "programs": ["abs", "counter", "network"]}
+
+
+def _examples(uri: str, way: dict[str, Any]) -> None:
     random = np.random.default_rng(1)
     load = {
-        name: halgpu.load(halgpu.compile(ROOT / "examples" / f"{name}.mlir", device=uri), uri)
+        name: halgpu.load(halgpu.compile(ROOT / "examples" / f"{name}.mlir", **way), uri)
         for name in ("abs", "counter", "network")
     }
     x = random.normal(size=2).astype(np.float32)
@@ -107,7 +115,6 @@ def examples(uri: str) -> Result:
         rtol=1e-4,
         atol=1e-6,
     )
-    return {"programs": sorted(load)}
 
 
 def onnx_model() -> Any:

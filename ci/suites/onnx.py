@@ -1,11 +1,14 @@
 """ci/conformance onnx: the node tests of the package onnx, compiled by halgpu.compile, on an OpenCL device.
 
-    sh ci/conformance onnx [--only=GLOB]… [--jobs=N] [--device=URI] [--report=FILE.json] [--misses-of=FILE.json]
+    sh ci/conformance onnx [--only=GLOB]… [--jobs=N] [--device=URI] [--target=NAME] [--report=FILE.json]
+                           [--misses-of=FILE.json]
 
 A case is a model of one operator or few with inputs, expected results and a tolerance. It is right if halgpu gets the
 results within the tolerance, and integers exactly. Beside each verdict stands what the stock tools do: `accepted`, if
 iree-compile takes the model, as iree-import-onnx makes it, in inline-dynamic for the Vulkan target; and `cpu`, if it
 does and the program for llvm-cpu gets the expected results under iree-run-module. They are kept for the next run.
+--target=vmvx, vmvx-inline or llvm-cpu compiles for the host instead of the device, whose storage the kernels then work
+on (--device=host, if left out); both verdicts are then of that target.
 --stock=misses asks the stock tools of misses only, --misses-of runs those of a report again, --resume goes on with an
 unfinished report.
 
@@ -59,7 +62,19 @@ BATCH = 24
 SYNCHRONOUS = "--iree-torch-emit-async-entry-points=false"
 VULKAN = ["--iree-execution-model=inline-dynamic", toolchain.VULKAN, SYNCHRONOUS]
 # 64-bit floats stay, and the CPU is the host's: as much as possible is right.
-CPU = [*toolchain.CPU[:2], "--iree-llvmcpu-target-cpu=host", "--iree-input-demote-f64-to-f32=false"]
+CPU = [
+    *toolchain.CPU[:2],
+    "--iree-llvmcpu-target-cpu=host",
+    "--iree-input-demote-f64-to-f32=false",
+    SYNCHRONOUS,
+]
+
+
+def stock_flags(target: str | None) -> dict[str, list[str]]:
+    """What the stock compiler is given for each verdict."""
+    if target is None:
+        return {"accepted": VULKAN, "cpu": CPU}
+    return dict.fromkeys(("accepted", "cpu"), targets.for_name(target, None))
 
 
 @dataclass
@@ -83,17 +98,19 @@ class Entry:
 class Lane:
     """Settles batches of cases with processes of its own."""
 
-    def __init__(self, device: str, folder: Path) -> None:
+    def __init__(self, device: str, target: str | None, folder: Path) -> None:
         self._worker = Worker(device)
         opened = halgpu.open_device(device)
-        ours = [*targets.for_device(opened.capabilities, None)]
-        self._ours = Compiler(ours, folder, repaired=True, modern=True)
-        self._vulkan = Compiler(VULKAN, folder, repaired=False, modern=False)
-        self._cpu = Compiler([*CPU, SYNCHRONOUS], folder, repaired=False, modern=False)
-        self._modern_cpu = Compiler([*CPU, SYNCHRONOUS], folder, repaired=False, modern=True)
+        named = None if target is None else targets.for_name(target, None)
+        ours = named or targets.for_device(opened.capabilities, None)
+        self._ours = Compiler([*ours], folder, repaired=True, modern=True)
+        self._flags = stock_flags(target)
+        self._accepts = Compiler(self._flags["accepted"], folder, repaired=False, modern=False)
+        self._cpu = Compiler(self._flags["cpu"], folder, repaired=False, modern=False)
+        self._modern_cpu = Compiler(self._flags["cpu"], folder, repaired=False, modern=True)
 
     def close(self) -> None:
-        for part in (self._worker, self._ours, self._vulkan, self._cpu, self._modern_cpu):
+        for part in (self._worker, self._ours, self._accepts, self._cpu, self._modern_cpu):
             part.close()
 
     def settle(self, cases: Sequence[Case], stock: str) -> list[Entry]:
@@ -153,17 +170,19 @@ class Lane:
         entry.message = f"load: {problem}"
 
     def _accept(self, cases: Sequence[Case], entries: dict[str, Entry]) -> None:
-        unknown = [case for case in cases if not recall(entries[case.name], case, "accepted")]
-        made = self._vulkan.compile({case.name: case.model for case in unknown})
+        flags = self._flags["accepted"]
+        unknown = [case for case in cases if not recall(entries[case.name], case, "accepted", flags)]
+        made = self._accepts.compile({case.name: case.model for case in unknown})
         for case in unknown:
             entry = entries[case.name]
             entry.accepted = case.name in made.paths
             entry.accept_message = _why_not(made, case.name)
-            remember(entry, case, "accepted")
+            remember(entry, case, "accepted", flags)
         _forget(made)
 
     def _run_cpu(self, cases: Sequence[Case], entries: dict[str, Entry]) -> None:
-        unknown = [case for case in cases if not recall(entries[case.name], case, "cpu")]
+        flags = self._flags["cpu"]
+        unknown = [case for case in cases if not recall(entries[case.name], case, "cpu", flags)]
         for compiler in (self._cpu, self._modern_cpu):
             left = [case for case in unknown if not entries[case.name].cpu]
             made = compiler.compile({case.name: case.model for case in left})
@@ -173,7 +192,7 @@ class Lane:
                 entries[case.name].cpu_message = problem
             _forget(made)
         for case in unknown:
-            remember(entries[case.name], case, "cpu")
+            remember(entries[case.name], case, "cpu", flags)
 
 
 def _why_not(made: Modules, name: str) -> str:
@@ -185,9 +204,8 @@ def _forget(made: Modules) -> None:
         path.unlink(missing_ok=True)
 
 
-def _kept(case: Case, verdict: str) -> Path:
+def _kept(case: Case, verdict: str, flags: Sequence[str]) -> Path:
     inputs = [(array.tobytes(), array.shape) for array in (*case.inputs, *case.expected)]
-    flags = VULKAN if verdict == "accepted" else CPU
     content = (
         case.model,
         inputs,
@@ -199,9 +217,9 @@ def _kept(case: Case, verdict: str) -> Path:
     return toolchain.cache_folder() / f"onnx-{hashlib.sha256(repr(content).encode()).hexdigest()[:32]}.json"
 
 
-def recall(entry: Entry, case: Case, verdict: str) -> bool:
+def recall(entry: Entry, case: Case, verdict: str, flags: Sequence[str]) -> bool:
     """Take a verdict of the stock tools from an earlier run, if there is one."""
-    path = _kept(case, verdict)
+    path = _kept(case, verdict, flags)
     if not path.exists():
         return False
     for name, value in json.loads(path.read_text()).items():
@@ -209,9 +227,9 @@ def recall(entry: Entry, case: Case, verdict: str) -> bool:
     return True
 
 
-def remember(entry: Entry, case: Case, verdict: str) -> None:
+def remember(entry: Entry, case: Case, verdict: str, flags: Sequence[str]) -> None:
     message = "accept_message" if verdict == "accepted" else "cpu_message"
-    path = _kept(case, verdict)
+    path = _kept(case, verdict, flags)
     unfinished = path.with_suffix(f".{os.getpid()}")
     unfinished.write_text(json.dumps({verdict: getattr(entry, verdict), message: getattr(entry, message)}))
     unfinished.replace(path)
@@ -222,7 +240,7 @@ def run(cases: Sequence[Case], options: argparse.Namespace) -> Iterator[list[Ent
     lanes: queue.SimpleQueue[Lane] = queue.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(options.jobs):
-            lanes.put(Lane(options.device, Path(folder)))
+            lanes.put(Lane(options.device, options.target, Path(folder)))
 
         def settle(batch: Sequence[Case]) -> list[Entry]:
             lane = lanes.get()
@@ -275,6 +293,7 @@ def write_report(path: Path, options: argparse.Namespace, entries: Sequence[Entr
         "compiler": version("iree-base-compiler"),
         "onnx": version("onnx"),
         "device": options.device,
+        "target": options.target,
         "stock": options.stock,
         "seconds": round(seconds, 1),
         **summary(entries),
@@ -325,10 +344,14 @@ def main(arguments: list[str]) -> int:
         help="of which cases to ask the stock tools",
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="batches at a time")
-    parser.add_argument("--device", default="opencl", help="the device that halgpu runs them on")
+    parser.add_argument("--device", help="the device that halgpu runs them on (default: opencl)")
+    parser.add_argument(
+        "--target", choices=[*targets.HOST], help="compile for the host instead of the device"
+    )
     parser.add_argument("--report", type=Path, metavar="FILE.json", help="where to write one entry a case")
     parser.add_argument("--resume", action="store_true", help="keep what the report has from an earlier run")
     options = parser.parse_args(arguments)
+    options.device = options.device or ("host" if options.target else "opencl")
     cases = chosen(options)
     if not cases:
         parser.error("no case is named so")

@@ -1,6 +1,6 @@
 """Lists what a program has, as iree-dump-module --output=metadata does, or shows what becomes of it.
 
---kernels  OpenCL C: what each kernel is translated to, or its source where it is hand-written
+--kernels  OpenCL C: what each kernel is translated to, its source where it is hand-written, or its VM code (vmvx)
 --python   Python: what each function is translated to
 """
 
@@ -69,6 +69,10 @@ def _shown(found: programs.Kernels, device: str | None) -> str:
     if found.kind.endswith("hand-written"):
         layouts, _, source = str(found.data, "utf-8").partition("\n")
         return f"// {layouts}\n{source}"
+    if found.format == "vmvx-bytecode-fb":
+        from halgpu import vm
+
+        return vm.disassemble(vm.read(bytes(found.data)))
     if found.format.startswith("embedded-elf-"):
         return "// machine code, which runs as it is\n"
     return _not_translated()

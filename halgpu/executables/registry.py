@@ -39,6 +39,12 @@ def _cuda_c() -> Loader:
     return cuda_c.loader()
 
 
+def _vmvx_bytecode() -> Loader:
+    from halgpu.executables.vmvx_bytecode import VmvxBytecodeLoader
+
+    return VmvxBytecodeLoader()
+
+
 def _embedded_elf(machine: str) -> Loader:
     from halgpu.executables.embedded_elf import ElfLoader
 
@@ -60,6 +66,7 @@ _GETTERS: Final[dict[str, Callable[[], Loader]]] = {
     "system-elf-arm_64": lambda: _system_elf("arm_64"),
     "opencl-c": _opencl_c,
     "cuda-c": _cuda_c,
+    "vmvx-bytecode-fb": _vmvx_bytecode,
 }
 _LLVM_CPU: Final = "local --iree-hal-local-target-device-backends=llvm-cpu"
 _TARGETS: Final = {
@@ -67,6 +74,7 @@ _TARGETS: Final = {
     "cuda-nvptx-fb": "cuda",
     "embedded-elf-x86_64": _LLVM_CPU,
     "embedded-elf-arm_64": _LLVM_CPU,
+    "vmvx-bytecode-fb": "local --iree-hal-local-target-device-backends=vmvx",
 }
 """What --iree-hal-target-device= of iree-compile has to be for a format; the others are written by hand."""
 _NATIVE: Final = ("embedded-elf-", "system-elf-")
@@ -114,11 +122,10 @@ def remedy(device: Device, offered: Sequence[str] = (), native: bool | None = No
     """
     reasons = list(dict.fromkeys(filter(None, (_obstacle(format, native) for format in offered))))
     supported = [loader.format for loader in loaders_for(device, native)]
-    if not supported:
-        reasons.append(f"{device.uri} runs no kernels; use --device=opencl (in Python, device='opencl')")
-    else:
-        reasons.append(f"{device.uri} runs {', '.join(supported)}; compile with {compiler_flag(supported)}")
-    return "; ".join(reasons)
+    advice = f"{device.uri} runs {', '.join(supported)}; compile with {compiler_flag(supported)}"
+    if device.capabilities.kind in ("host", "null"):
+        advice += ", or use --device=opencl (in Python, device='opencl')"
+    return "; ".join([*reasons, advice])
 
 
 def _obstacle(format: str, native: bool | None) -> str:

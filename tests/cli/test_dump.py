@@ -9,6 +9,7 @@ import pytest
 
 from halgpu.cli import main
 from halgpu.executables import registry
+from halgpu.vm import definition
 
 
 @pytest.fixture
@@ -45,6 +46,16 @@ def test_kernels_for_a_device_build_there(network, capsys):
         assert len(program.all_kernels()) == source.count("__kernel ") > 0
 
 
+def test_kernels_in_bytecode_are_disassembled(compile_mlir, examples, tmp_path, capsys, iree_tool):
+    data = compile_mlir((examples / "abs.mlir").read_text(), "vmvx")
+    (tmp_path / "a.vmfb").write_bytes(data)
+    assert main(["dump", "--kernels", str(tmp_path / "a.vmfb")]) == 0
+    head, _, text = capsys.readouterr().out.partition("\n")
+    assert head.startswith("// rodata[0]: a bytecode module (vmvx-bytecode-fb), ")
+    (tmp_path / "k.vmfb").write_bytes(definition.read(data).rodata[0])
+    assert text == iree_tool("iree-dump-module", "--output=disassembly", str(tmp_path / "k.vmfb")).stdout
+
+
 def test_machine_code_is_named(compile_mlir, examples, tmp_path, capsys):
     (tmp_path / "a.vmfb").write_bytes(compile_mlir((examples / "abs.mlir").read_text(), "llvm-cpu"))
     assert main(["dump", "--kernels", str(tmp_path / "a.vmfb")]) == 0
@@ -54,13 +65,12 @@ def test_machine_code_is_named(compile_mlir, examples, tmp_path, capsys):
     assert tail == "// machine code, which runs as it is"
 
 
-@pytest.mark.parametrize(("target", "kind"), [("vmvx", "a bytecode module")])
-def test_kernels_that_are_not_translated(target, kind, compile_mlir, examples, tmp_path, capsys):
+def test_kernels_that_are_not_translated(compile_mlir, examples, tmp_path, capsys):
     source = (examples / "abs.mlir").read_text()
-    (tmp_path / "a.vmfb").write_bytes(compile_mlir(source, target))
+    (tmp_path / "a.vmfb").write_bytes(compile_mlir(source, "cuda"))
     assert main(["dump", "--kernels", str(tmp_path / "a.vmfb")]) == 0
     head, tail = capsys.readouterr().out.splitlines()
-    assert head.startswith(f"// rodata[0]: {kind} (")
+    assert head.startswith("// rodata[0]: cuda-nvptx-fb, ")
     assert tail == (
         f"// not translated: halgpu runs {', '.join(registry.formats())}; "
         "compile with --iree-hal-target-device=vulkan"

@@ -89,6 +89,7 @@ def facts_of_table() -> Facts:
     return [
         [i.opcode_set, i.opcode, i.symbol, i.mnemonic, [field(spec) for spec in i.fields]]
         for i in isa.INSTRUCTIONS
+        if not i.symbol.startswith("FPowI")
     ]
 
 
@@ -109,9 +110,9 @@ def test_table_against_the_file_itself(path: Path) -> None:
 
 
 def test_counts() -> None:
-    assert Counter(i.opcode_set for i in isa.INSTRUCTIONS) == {"core": 139, "ext_f32": 62, "ext_f64": 64}
-    assert len(isa.BY_SYMBOL) == len({(i.opcode_set, i.opcode) for i in isa.INSTRUCTIONS}) == 265
-    assert len(isa.BY_MNEMONIC) == 262
+    assert Counter(i.opcode_set for i in isa.INSTRUCTIONS) == {"core": 139, "ext_f32": 63, "ext_f64": 65}
+    assert len(isa.BY_SYMBOL) == len({(i.opcode_set, i.opcode) for i in isa.INSTRUCTIONS}) == 267
+    assert len(isa.BY_MNEMONIC) == 264
     assert {i.symbol for i in isa.INSTRUCTIONS if i.mnemonic is None} == {
         "Block",
         "PrefixExtF32",
@@ -177,7 +178,7 @@ def test_registers_keep_their_bits() -> None:
         assert register.raw == raw
 
 
-@pytest.mark.parametrize("code", ["89", "FF", "E0 3E", "E0 FF", "E1 40"])
+@pytest.mark.parametrize("code", ["89", "FF", "E0 3F", "E0 FF", "E1 41"])
 def test_unknown_opcodes(code: str) -> None:
     with pytest.raises(errors.InvalidArgument, match=f"unknown opcode {code}: bytecode 17.0"):
         isa.decode(bytes.fromhex(code), 0)
@@ -217,7 +218,10 @@ def test_every_instruction_that_iree_assembles(iree_tool: Tool, tmp_path: Path) 
     expected = printed(source.read_text())
     assert list(decoded(module)) == expected
     missing = set(isa.BY_MNEMONIC) - set(expected)
-    assert missing == {"trace", "print", "switch.ref"} | {m for m in isa.BY_MNEMONIC if ".indirect." in m}
+    # iree-as-module takes one register for the exponent of fpowi.f32, iree-dump-module prints the compiler's two.
+    assert missing == {"trace", "print", "switch.ref", "fpowi.f32"} | {
+        m for m in isa.BY_MNEMONIC if ".indirect." in m
+    }
 
 
 def test_the_others_that_iree_compiles(compile_mlir: Compile) -> None:

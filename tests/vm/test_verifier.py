@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "rodata": ("11 01000000 0080", {"rodata": [b"x"]}, r"rodata segment 1 is out of range: there are 1"),
     "opcode": ("89", {}, r"unknown opcode 89"),
-    "f32 opcode": ("E0 3E", {"requirements": 1}, r"unknown opcode E0 3E"),
+    "f32 opcode": ("E0 3F", {"requirements": 1}, r"unknown opcode E0 3F"),
     "f32 not declared": ("E0 04 0000", {"requirements": 2}, r"const.f32.zero needs EXT_F32"),
     "f64 not declared": ("E1 04 0000", {"requirements": 1}, r"const.f64.zero needs EXT_F64"),
     "block inside of a block": ("79 5A 0000", {}, r"a block starts inside of another one"),
