@@ -55,7 +55,7 @@ class Storage(Allocator):
 
     def current(self, write: bool) -> object:
         """The allocation's host view, while views of it are valid; see :class:`~halgpu.vm.buffer.HostBytes`."""
-        buffer = self.buffer
+        buffer = self.hal_buffer
         root = None if buffer is None else buffer.root
         return None if root is None or (write and not root.dirty) else root.view
 
