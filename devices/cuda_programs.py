@@ -15,7 +15,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from halgpu import errors
-from halgpu.devices import cache, ptx
+from halgpu import disk_cache as cache
+from halgpu.devices import ptx
 from halgpu.devices.base import Kernel, KernelLayout, Program
 from halgpu.devices.constants import ConstantType, Passed, Scalar, size
 from halgpu.devices.cuda_queue import Queue, mapped

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any
 
-from halgpu.vm import abi, semantics
+from halgpu.vm import abi, jit, semantics
 from halgpu.vm.control_flow import Structurer
 from halgpu.vm.dataflow import (
     CALLS,
@@ -27,12 +27,14 @@ from halgpu.vm.dataflow import (
     RawRegisters,
     Registers,
     TypeConflict,
+    TypedFunction,
     analyze,
     arguments,
     branches,
 )
 from halgpu.vm.definition import ModuleDef
 from halgpu.vm.isa import IMPORT_BIT, Op, Reg, Remap
+from halgpu.vm.loops import Region, RegionFinder
 from halgpu.vm.verifier import Block, VerifiedFunction
 
 _numbers = itertools.count(1)
@@ -42,19 +44,35 @@ _VIEWS = {"I32": ("i", 4), "I64": ("q", 8), "F32": ("f", 4), "F64": ("d", 8)}
 class Source:
     """The Python source of a function and where each line comes from."""
 
-    __slots__ = ("_offsets", "callees", "code", "filename", "function_ordinal", "lines", "module", "name")
+    __slots__ = (
+        "_offsets", "callees", "code", "continues", "filename", "function_ordinal", "lines", "loops", "module", "name",
+    )  # fmt: skip
 
-    def __init__(self, module: ModuleDef, name: str, filename: str, writer: FunctionTranslator) -> None:
+    def __init__(
+        self,
+        module: ModuleDef,
+        name: str,
+        filename: str,
+        writer: FunctionTranslator,
+        again: tuple[Op, tuple[str, ...]] | None = None,
+    ) -> None:
         self.module = module
         self.name = name
         self.filename = filename
         self.function_ordinal = writer.ordinal
-        self.lines, self._offsets = writer.translate()
+        self.continues = again is not None
+        self.lines, self._offsets = writer.translate() if again is None else writer.translate_again(*again)
         self.callees = frozenset(writer.callees)
+        self.loops = jit.NativeLoops(writer.function, writer.typed, writer.calls, writer.regions)
         self.code: CodeType = compile(self.text, filename, "exec", dont_inherit=True)
 
+    continues: bool
+    """It is one instruction of a loop that ran as machine code; the frame that called that loop is meant, too."""
     callees: frozenset[int]
     """Ordinals of the module's own functions that it calls, as ``fn0``, ``fn1``, …"""
+
+    loops: jit.NativeLoops
+    """Its loops that may become machine code."""
 
     @property
     def text(self) -> str:
@@ -96,11 +114,18 @@ class Translation:
         made = self._sources.get(ordinal)
         if made is None:
             made = self._sources[ordinal] = self._translate(ordinal)
-            _sources[made.filename] = made
-            linecache.cache[made.filename] = (
-                len(made.text), None, made.text.splitlines(keepends=True), made.filename,
-            )  # fmt: skip
+            _register(made)
         return made
+
+    def again(self, ordinal: int, op: Op, names: tuple[str, ...]) -> CodeType:
+        """One instruction of a function as the code of a function with these arguments."""
+        name = self.name(ordinal)
+        filename = f"{self._prefix} {ordinal}:{name}:{op.offset:#06x}>"
+        made = _sources.get(filename)
+        if made is None:
+            made = Source(self.module, name, filename, FunctionTranslator(self, ordinal), (op, names))
+            _register(made)
+        return next(part for part in made.code.co_consts if isinstance(part, CodeType))
 
     def name(self, ordinal: int) -> str:
         """The function's name for people, with the module's in front."""
@@ -113,6 +138,13 @@ class Translation:
         return Source(
             self.module, name, f"{self._prefix} {ordinal}:{name}>", FunctionTranslator(self, ordinal)
         )
+
+
+def _register(source: Source) -> None:
+    _sources[source.filename] = source
+    linecache.cache[source.filename] = (
+        len(source.text), None, source.text.splitlines(keepends=True), source.filename,
+    )  # fmt: skip
 
 
 def _forget(prefix: str) -> None:
@@ -136,17 +168,31 @@ class FunctionTranslator:
         self._offset = 0
         self._note: str | None = None
         self.registers: Registers
+        self.regions: tuple[Region, ...] = ()
+        self.typed = TypedFunction()
         try:
             self.typed = analyze(self.function, self.calls)
             self.registers = Registers()
+            if jit.enabled():
+                self.regions = RegionFinder(self.function, self.typed, self.calls).find()
         except TypeConflict:
             self.registers = RawRegisters()
-        self._flow = Structurer(self.function, self.line, self._indent)
+        self._headers = {region.loop.header: region for region in self.regions}
+        exits = {target for region in self.regions for target, _ in region.exits}
+        self._flow = Structurer(self.function, self.line, self._indent, exits)
 
     def translate(self) -> tuple[list[str], list[int]]:
         """Return the lines and, for each, the offset of the instruction it belongs to."""
         self._write_head()
-        self._flow.write(self._emit_tree)
+        self._flow.write(self._emit_unit)
+        return self.lines, self.offsets
+
+    def translate_again(self, op: Op, names: tuple[str, ...]) -> tuple[list[str], list[int]]:
+        """The same for one instruction alone, as a function with these arguments."""
+        self.line(f"def fn{self.ordinal}({', '.join(names)}):")
+        self._indent(1)
+        self._begin(op)
+        self._emit(op)
         return self.lines, self.offsets
 
     # Lines
@@ -189,6 +235,37 @@ class FunctionTranslator:
             self.line(statement)
 
     # Blocks
+
+    def _emit_unit(self, block: Block) -> bool:
+        """Write the tree of a unit's head; where that is a native loop's header, first the way into that loop."""
+        region = self._headers.get(block.offset)
+        if region is not None:
+            self._call_native(region, block)
+        return self._emit_tree(block)
+
+    def _call_native(self, region: Region, header: Block) -> None:
+        number, nest = region.number, region.nest
+        function = self.ordinal
+        self._offset, self._note = header.ops[0].offset, "native loop"
+        self.line(f"hot{function}[{nest}] += 1")
+        self.line(f"if hot{function}[{nest}] > when{function}[{number}]:")
+        self._indent(1)
+        passed = [*(self.registers.read(*local) for local in region.incoming), *(f"r{ref}" for ref in region.reads)]
+        self.line(f"x = loop{function}_{number}({', '.join(passed)})")
+        self.line("if x:")
+        self._indent(1)
+        left = ["x", *(self.registers.target(*local) for local in region.outgoing)]
+        self.line(f"{', '.join(left)}, = x")
+        for position, (target, copies) in enumerate(region.exits):
+            if len(region.exits) > 1:
+                self.line(f"if x == {position}:")
+                self._indent(1)
+            for source, made, moves in copies:
+                self._copy_ref(Reg("ref", source, moves), Reg("ref", made))
+            self._flow.leave(target)
+            if len(region.exits) > 1:
+                self._indent(-1)
+        self._indent(-2)
 
     def _emit_tree(self, block: Block) -> bool:
         """Write a block and those written into it; say whether control never leaves its end."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from halgpu.cli import main
-from halgpu.devices import cache
+from halgpu import disk_cache as cache
 
 
 @pytest.fixture

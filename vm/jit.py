@@ -1,0 +1,315 @@
+"""Hot loops as machine code, where llvmlite is installed (the ``jit`` extra) and ``HALGPU_JIT`` is not 0.
+
+Translated Python counts how often control comes to the header of a loop that can be native. When that has been
+often, the loop is looked for among the compiled ones on disk, and later compiled; from then on the Python calls it
+in place of running its blocks: with the values of locals and the addresses of buffers, which stay where they are
+until it returns. Memory is changed in the same order, up to an instruction that fails: that one has changed nothing,
+and is run again as Python, which raises what it raises, with its place in the program.
+
+The interpreter's lock is not held while native code runs, and signals wait for its end. A buffer that may not be
+read or written counts as empty, so that its use fails where Python's would. LLVM is loaded when the first loop is
+compiled or found.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from halgpu import disk_cache, errors
+from halgpu.vm import numerics
+from halgpu.vm.buffer import Buffer
+from halgpu.vm.dataflow import LETTERS, CallTypes, TypedFunction
+from halgpu.vm.llvm_table import LIBRARY
+from halgpu.vm.llvm_writer import NAME, Layout, Writer
+from halgpu.vm.loops import Region
+from halgpu.vm.value_flow import Flow
+from halgpu.vm.verifier import VerifiedFunction
+
+if TYPE_CHECKING:
+    from halgpu.vm.translator import Source, Translation
+
+PROBE = 64
+"""How often control comes to the loops of a nest before its outermost one is looked for on disk."""
+COMPILE = 2000
+"""… and before it is compiled."""
+INNER = 4
+"""An inner loop waits this many times longer for each loop around it: that one will do, if it is come to again."""
+NEVER = sys.maxsize
+_FORMAT = "1"
+"""Part of the key of compiled loops: changes with what their machine code expects of this module."""
+
+_lock = threading.RLock()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held it; LLVM itself has no threads.
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def enabled() -> bool:
+    """Whether loops are compiled: llvmlite is there, not turned off, and the host is one that the IR is written for."""
+    return (
+        os.environ.get("HALGPU_JIT", "1") != "0"
+        and sys.byteorder == "little"
+        and ctypes.sizeof(ctypes.c_void_p) == 8
+        and numerics.C_LIBRARY is not None
+        and importlib.util.find_spec("llvmlite") is not None
+    )
+
+
+class _Compiler:
+    """LLVM for this machine."""
+
+    def __init__(self) -> None:
+        from llvmlite import binding
+
+        if hasattr(binding, "initialize") and binding.llvm_version_info[0] < 20:
+            binding.initialize()
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        self._llvm = binding
+        self.version: int = binding.llvm_version_info[0]
+        self._machine = binding.Target.from_default_triple().create_target_machine(
+            cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3, jit=True
+        )
+        for name, count in LIBRARY.items():
+            function = numerics.c_function(name, count)
+            if function is not None:
+                address = ctypes.cast(function, ctypes.c_void_p).value
+                binding.add_symbol(f"halgpu.{name}", address)
+        self.identity = (
+            "native loop", _FORMAT, ".".join(map(str, binding.llvm_version_info)), binding.get_process_triple(),
+            binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(),
+        )  # fmt: skip
+
+    def compile(self, text: str) -> bytes:
+        """Machine code of a module, as an object file."""
+        llvm = self._llvm
+        context = llvm.create_context()
+        module = llvm.parse_assembly(text, context)
+        module.verify()
+        tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+        tuning.loop_vectorization = tuning.slp_vectorization = True
+        tuning.loop_interleaving = tuning.loop_unrolling = True
+        passes = llvm.create_pass_builder(self._machine, tuning)
+        passes.getModulePassManager().run(module, passes)
+        code: bytes = self._machine.emit_object(module)
+        return code
+
+    def load(self, code: bytes) -> tuple[Any, int]:
+        """The engine that holds machine code, and the address of the loop in it."""
+        llvm = self._llvm
+        empty = llvm.parse_assembly("", llvm.create_context())
+        engine = llvm.create_mcjit_compiler(empty, self._machine)
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        return engine, engine.get_function_address(NAME)
+
+
+_compiler: _Compiler | None = None
+
+
+def compiler() -> _Compiler:
+    """LLVM, started when it is first needed."""
+    global _compiler
+    if _compiler is None:
+        _compiler = _Compiler()
+    return _compiler
+
+
+class NativeLoops:
+    """The regions of a function, with their machine code as far as there is any. All contexts share it."""
+
+    def __init__(
+        self,
+        function: VerifiedFunction,
+        typed: TypedFunction,
+        calls: CallTypes,
+        regions: tuple[Region, ...],
+    ) -> None:
+        self.regions = regions
+        self._function = function
+        self._typed = typed
+        self._calls = calls
+        self._flow: Flow | None = None
+        self._texts: dict[int, str] = {}
+        self._made: dict[int, _Machine | None] = {}
+
+    def bind(self, namespace: dict[str, Any], source: Source, translation: Translation) -> None:
+        """Put what the translated Python names into a context's namespace."""
+        if not self.regions:
+            return
+        function = source.function_ordinal
+        namespace[f"hot{function}"] = [0] * (self.regions[-1].nest + 1)
+        when = namespace[f"when{function}"] = [
+            PROBE * (1 + INNER * region.depth) for region in self.regions
+        ]
+        for region in self.regions:
+            loop = NativeLoop(self, region, namespace, translation, function, when)
+            namespace[f"loop{function}_{region.number}"] = loop
+
+    def text(self, number: int, version: int | None = None) -> str:
+        """A region as LLVM IR."""
+        made = self._texts.get(number)
+        if made is None:
+            made = self._texts[number] = self._write(self.regions[number], version)
+        return made
+
+    def _write(self, region: Region, version: int | None) -> str:
+        blocks = {block.offset: block for block in self._function.blocks}
+        if self._flow is None:
+            self._flow = Flow(blocks, blocks, 0, self._typed, self._calls)
+        writer = Writer(region, blocks, self._typed, self._calls, self._flow)
+        return writer.text(compiler().version if version is None else version)
+
+    def machine(self, number: int, compile_now: bool) -> _Machine | None:
+        """A region's machine code; None where it has to be, or cannot be, compiled."""
+        with _lock:
+            if self._made.get(number) is None and (number not in self._made or compile_now):
+                self._made[number] = self._find(number, compile_now)
+            return self._made[number]
+
+    def _find(self, number: int, compile_now: bool) -> _Machine | None:
+        text = self.text(number)
+        name = disk_cache.key((*compiler().identity, text))
+        code = disk_cache.load(name)
+        if code is None:
+            if not compile_now:
+                return None
+            code = compiler().compile(text)
+            disk_cache.store(name, code)
+        return _Machine(Layout(self.regions[number], self._calls), *compiler().load(code))
+
+
+class _Machine:
+    """Machine code, ready to be called."""
+
+    def __init__(self, layout: Layout, engine: Any, address: int) -> None:
+        self.layout = layout
+        self._engine = engine  # owns the code
+        self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)
+        self.state = ctypes.c_char * layout.byte_length
+
+
+_NO_BYTES = (0, -1, -1)
+
+
+class NativeLoop:
+    """A region in one context: called by the translated Python with locals, then refs."""
+
+    def __init__(
+        self,
+        loops: NativeLoops,
+        region: Region,
+        namespace: dict[str, Any],
+        translation: Translation,
+        function: int,
+        when: list[int],
+    ) -> None:
+        self._loops = loops
+        self._region = region
+        self._namespace = namespace
+        self._translation = translation
+        self._function = function
+        self._when = when
+        self._machine: _Machine | None = None
+        self._globals: tuple[Any, int] | None = None
+        self._waits = True
+
+    def __call__(self, *values: Any) -> tuple[Any, ...] | None:
+        """The number of the exit and the locals that the loop leaves with; None when there is no machine code yet."""
+        machine = self._machine or self._prepare()
+        if machine is None:
+            return None
+        layout = machine.layout
+        count = len(self._region.incoming)
+        held: list[Any] = []
+        slots: list[int] = []
+        for ref, value in zip(self._region.reads, values[count:], strict=True):
+            slots += self._bytes(value, ref in self._region.stores, held)
+        slots.append(self._globals_address())
+        state = bytearray(layout.byte_length)
+        layout.incoming.pack_into(state, 0, *values[:count])
+        struct.pack_into(f"<{len(slots)}q", state, 8 * layout.refs, *slots)
+        outcome = machine.call(ctypes.addressof(machine.state.from_buffer(state)))
+        if outcome < 0:
+            self._fail(-1 - outcome, state, values[count:])
+        return (outcome, *layout.outgoing.unpack_from(state, 8 * layout.results))
+
+    def _prepare(self) -> _Machine | None:
+        """Look for machine code, and the second time make it; say when to ask again."""
+        number = self._region.number
+        try:
+            self._machine = self._loops.machine(number, compile_now=not self._waits)
+        except Exception as error:  # whatever LLVM or llvmlite has to say, the program goes on without
+            if os.environ.get("HALGPU_JIT") == "check":
+                raise errors.Internal(f"a loop of {self._translation.name(self._function)} does not compile: {error}") from error
+            self._waits = False
+        if self._machine is None:
+            self._when[number] = COMPILE * (1 + INNER * self._region.depth) if self._waits else NEVER
+            self._waits = False
+        return self._machine
+
+    def _bytes(self, buffer: Any, stores: bool, held: list[Any]) -> tuple[int, int, int, int]:
+        """Address, readable and writable bytes and length of a ref's buffer; views go to ``held``."""
+        if not isinstance(buffer, Buffer):
+            return (*_NO_BYTES, -1)
+        writable = -1
+        view: Any = None
+        try:
+            if stores:
+                view = buffer.write_view()
+                writable = len(view)
+        except errors.Error:
+            pass  # the first store fails, as Python
+        try:
+            if view is None:
+                view = buffer.read_view()
+        except errors.Error:
+            return (*_NO_BYTES, buffer.byte_length)
+        if not len(view):
+            return 0, 0, min(writable, 0), buffer.byte_length
+        array = np.frombuffer(view, np.uint8)
+        held.append(array)
+        return array.__array_interface__["data"][0], len(view), writable, buffer.byte_length
+
+    def _globals_address(self) -> int:
+        if self._globals is None:
+            data = self._namespace["G"].data
+            if not len(data):
+                return 0
+            array = np.frombuffer(data, np.uint8)
+            self._globals = array, array.__array_interface__["data"][0]
+        return self._globals[1]
+
+    def _fail(self, number: int, state: bytearray, refs: tuple[Any, ...]) -> None:
+        """Run the instruction that failed as Python, which raises."""
+        layout = self._loops_layout()
+        op = self._region.faults[number]
+        found = layout.operands_of(number).unpack_from(state, 8 * layout.operands)
+        locals_read = [f"{LETTERS[kind]}{ordinal}" for kind, ordinal in layout.faults[number]]
+        named = dict(zip(locals_read, found, strict=True))
+        named |= {f"r{ref}": value for ref, value in zip(self._region.reads, refs, strict=True)}
+        again = FunctionType(self._translation.again(self._function, op, tuple(named)), self._namespace)
+        again(**named)
+        raise errors.Internal(
+            f"{op.instruction.mnemonic} at {op.offset:#x} of {self._translation.name(self._function)} failed in machine code only"
+        )
+
+    def _loops_layout(self) -> Layout:
+        assert self._machine is not None
+        return self._machine.layout
