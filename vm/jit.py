@@ -6,7 +6,8 @@ in place of running its blocks: with the values of locals and the addresses of b
 until it returns. Memory is changed in the same order, up to an instruction that fails: that one has changed nothing,
 and is run again as Python, which raises what it raises, with its place in the program.
 
-The interpreter's lock is not held while native code runs, and signals wait for its end. A buffer that may not be
+The interpreter's lock is not held while native code runs; now and then it looks for signals, so that Ctrl-C ends
+it. A buffer that may not be
 read or written counts as empty, so that its use fails where Python's would. LLVM is loaded when the first loop is
 compiled or found.
 """
@@ -19,8 +20,7 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,18 +83,29 @@ class _Compiler:
         binding.initialize_native_asmprinter()
         self._llvm = binding
         self.version: int = binding.llvm_version_info[0]
-        self._machine = binding.Target.from_default_triple().create_target_machine(
-            cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3, jit=True
-        )
+        self._machine = self._new_machine()
         for name, count in LIBRARY.items():
             function = numerics.c_function(name, count)
             if function is not None:
                 address = ctypes.cast(function, ctypes.c_void_p).value
                 binding.add_symbol(f"halgpu.{name}", address)
+        api = ctypes.pythonapi
+        for name, interface in (
+            ("release_lock", api.PyEval_SaveThread),
+            ("take_lock", api.PyEval_RestoreThread),
+            ("check_signals", api.PyErr_CheckSignals),
+        ):
+            binding.add_symbol(f"halgpu.{name}", ctypes.cast(interface, ctypes.c_void_p).value)
         self.identity = (
             "native loop", _FORMAT, ".".join(map(str, binding.llvm_version_info)), binding.get_process_triple(),
             binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(),
         )  # fmt: skip
+
+    def _new_machine(self) -> Any:
+        llvm = self._llvm
+        return llvm.Target.from_default_triple().create_target_machine(
+            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True
+        )
 
     def compile(self, text: str) -> bytes:
         """Machine code of a module, as an object file."""
@@ -113,8 +124,8 @@ class _Compiler:
     def load(self, code: bytes) -> tuple[Any, int]:
         """The engine that holds machine code, and the address of the loop in it."""
         llvm = self._llvm
-        empty = llvm.parse_assembly("", llvm.create_context())
-        engine = llvm.create_mcjit_compiler(empty, self._machine)
+        # The engine owns its module and machine, but not the module's context: that has to be one that never ends.
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._new_machine())
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
         return engine, engine.get_function_address(NAME)
@@ -155,9 +166,7 @@ class NativeLoops:
             return
         function = source.function_ordinal
         namespace[f"hot{function}"] = [0] * (self.regions[-1].nest + 1)
-        when = namespace[f"when{function}"] = [
-            PROBE * (1 + INNER * region.depth) for region in self.regions
-        ]
+        when = namespace[f"when{function}"] = [PROBE * (1 + INNER * region.depth) for region in self.regions]
         for region in self.regions:
             loop = NativeLoop(self, region, namespace, translation, function, when)
             namespace[f"loop{function}_{region.number}"] = loop
@@ -201,7 +210,9 @@ class _Machine:
     def __init__(self, layout: Layout, engine: Any, address: int) -> None:
         self.layout = layout
         self._engine = engine  # owns the code
-        self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)
+        # PYFUNCTYPE: the code lets go of the interpreter's lock itself, and an exception that a signal handler raised
+        # while it looked for signals is raised here.
+        self.call = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(address)
         self.state = ctypes.c_char * layout.byte_length
 
 
@@ -228,7 +239,7 @@ class NativeLoop:
         self._when = when
         self._machine: _Machine | None = None
         self._globals: tuple[Any, int] | None = None
-        self._waits = True
+        self._waits = COMPILE > PROBE  # it was only come to often enough to look on disk
 
     def __call__(self, *values: Any) -> tuple[Any, ...] | None:
         """The number of the exit and the locals that the loop leaves with; None when there is no machine code yet."""
@@ -257,7 +268,9 @@ class NativeLoop:
             self._machine = self._loops.machine(number, compile_now=not self._waits)
         except Exception as error:  # whatever LLVM or llvmlite has to say, the program goes on without
             if os.environ.get("HALGPU_JIT") == "check":
-                raise errors.Internal(f"a loop of {self._translation.name(self._function)} does not compile: {error}") from error
+                raise errors.Internal(
+                    f"a loop of {self._translation.name(self._function)} does not compile: {error}"
+                ) from error
             self._waits = False
         if self._machine is None:
             self._when[number] = COMPILE * (1 + INNER * self._region.depth) if self._waits else NEVER

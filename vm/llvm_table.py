@@ -231,15 +231,15 @@ _CONVERSIONS = {
     "ExtF32F64": _converted("fpext", "f32", "f64"),
 }
 
-_WRITTEN = {
-    name: ""
-    for name in (
+_WRITTEN = dict.fromkeys(
+    (
         *(f"BufferLoad{n}" for n in "I8U I8S I16U I16S I32 I64 F32 F64".split()),
         *(f"BufferStore{n}" for n in "I8 I16 I32 I64 F32 F64".split()),
         *(f"BufferFill{n}" for n in "I8 I16 I32 I64 F32 F64".split()),
         *"BufferLength BufferCopy Branch CondBranch BranchTable Yield Break CondBreak".split(),
-    )
-}
+    ),
+    "",
+)
 
 NATIVE: dict[str, str] = {
     **_integer(32),

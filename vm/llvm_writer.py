@@ -26,9 +26,24 @@ from halgpu.vm.verifier import Block
 
 NAME = "halgpu_loop"
 """The name of the function in its module."""
+INTERRUPTED = -(1 << 63)
+"""What it returns when a signal handler raised."""
+_WORK = 1 << 22
+"""Iterations between two looks for signals."""
 _FORMATS = {"i32": "i4x", "i64": "q", "f32": "f4x", "f64": "d"}
 _GROWTH = 12
 """A region is not written more often than this, counting instructions."""
+_POLL = """
+declare ptr @halgpu.release_lock() #2
+declare void @halgpu.take_lock(ptr) #2
+declare i32 @halgpu.check_signals() #2
+define internal i32 @poll(ptr %thread) #3 {
+  call void @halgpu.take_lock(ptr %thread)
+  %signal = call i32 @halgpu.check_signals()
+  %again = call ptr @halgpu.release_lock()
+  ret i32 %signal
+}
+"""
 _INTRINSICS = """
 declare i32 @llvm.abs.i32(i32, i1)
 declare i64 @llvm.abs.i64(i64, i1)
@@ -75,6 +90,8 @@ class _Copy:
     exact: frozenset[int] = frozenset()
     apart: bool = False
     """Buffers written are known not to lie over others."""
+    counter: Local | None = None
+    """Set for an innermost loop that ends by itself: the counter that sees to it."""
     entries: dict[int, str] = field(default_factory=dict)
     """Labels of the entries of inner loops, by header."""
 
@@ -106,7 +123,9 @@ class Writer:
         self._prologue()
         self._enter(self._region.loop, None)
         self._epilogue()
-        pure = "memory(none)" if llvm_version >= 16 else "readnone"
+        pure, apart = "memory(none)", "memory(inaccessiblemem: readwrite)"
+        if llvm_version < 16:
+            pure, apart = "readnone", "inaccessiblememonly"
         library = [
             f"declare {t} @halgpu.{name}({', '.join([t] * LIBRARY[name])}) #0"
             for name in sorted(self._used)
@@ -117,10 +136,13 @@ class Writer:
                 f"define i64 @{NAME}(ptr noalias %state) #1 {{",
                 *self._lines,
                 "}",
+                _POLL,
                 _INTRINSICS,
                 *library,
                 f"attributes #0 = {{ nounwind willreturn {pure} }}",
                 "attributes #1 = { nounwind }",
+                f"attributes #2 = {{ nounwind {apart} }}",
+                f"attributes #3 = {{ noinline cold nounwind {apart} }}",
                 *self._metadata(),
                 "",
             ]
@@ -160,6 +182,8 @@ class Writer:
             self._line(f"{_slot(local)} = alloca {TYPES[local[0]]}")
             self._assign(local, "0" if local[0][0] == "i" else "0.0")
         self._line("%filled = alloca i64")
+        self._line("%work = alloca i64")
+        self._line(f"store i64 {_WORK}, ptr %work")
         known = self._whole.starts[self._region.loop.header]
         for position, local in enumerate(self._region.incoming):
             number = constant(self._whole, known.get(local, ("in", local)))
@@ -180,6 +204,7 @@ class Writer:
             self._line(f"%end{ref} = getelementptr i8, ptr %bytes{ref}, i64 %reads{ref}.0")
         self._line(f"%globals = load ptr, ptr {self._state(self.layout.globals)}")
         self._disjoint = self._pairs_apart()
+        self._line("%thread = call ptr @halgpu.release_lock()")
 
     def _locals(self) -> set[Local]:
         found = {*self._region.incoming, *self._region.outgoing}
@@ -214,32 +239,39 @@ class Writer:
                 value = self._read(local)
                 address = self._state(self.layout.results + position)
                 self._line(f"store {TYPES[local[0]]} {value}, ptr {address}")
-            self._line(f"ret i64 {number}")
+            self._return(number)
         for number, locals_read in enumerate(self.layout.faults):
             self._label(f"fault{number}")
             for position, local in enumerate(locals_read):
                 value = self._read(local)
                 address = self._state(self.layout.operands + position)
                 self._line(f"store {TYPES[local[0]]} {value}, ptr {address}")
-            self._line(f"ret i64 {-1 - number}")
+            self._return(-1 - number)
+        self._label("interrupted")
+        self._return(INTERRUPTED)
+
+    def _return(self, outcome: int) -> None:
+        self._line("call void @halgpu.take_lock(ptr %thread)")
+        self._line(f"ret i64 {outcome}")
 
     def _metadata(self) -> Iterator[str]:
         """Alias scopes: one a buffer, and for each the list of those that are apart from it."""
         refs = self._region.reads
         yield '!0 = !{!"branch_weights", i32 1, i32 1048576}'
-        yield "!1 = distinct !{!1}"
+        yield '!1 = !{!"branch_weights", i32 1048576, i32 1}'
+        yield "!2 = distinct !{!2}"
         apart = {frozenset(pair) for pair in self._pairs()}
         for position, ref in enumerate(refs):
-            first = 2 + 3 * position
-            others = [2 + 3 * at for at, other in enumerate(refs) if frozenset((ref, other)) in apart]
-            yield f"!{first} = distinct !{{!{first}, !1}}"
+            first = 3 + 3 * position
+            others = [3 + 3 * at for at, other in enumerate(refs) if frozenset((ref, other)) in apart]
+            yield f"!{first} = distinct !{{!{first}, !2}}"
             yield f"!{first + 1} = !{{!{first}}}"
             yield f"!{first + 2} = !{{{', '.join(f'!{other}' for other in others)}}}"
 
     def _scopes(self, copy: _Copy, ref: int) -> str:
         if not copy.apart or not any(ref in pair for pair in self._pairs()):
             return ""
-        first = 2 + 3 * self._region.reads.index(ref)
+        first = 3 + 3 * self._region.reads.index(ref)
         return f", !alias.scope !{first + 1}, !noalias !{first + 2}"
 
     # Loops
@@ -274,7 +306,8 @@ class Writer:
         self, loop: Loop, outer: _Copy | None, proven: frozenset[int], exact: frozenset[int], apart: bool
     ) -> None:
         self._copies += 1
-        copy = _Copy(self._copies, loop, outer, proven, exact, apart)
+        counter = None if loop.inner else self._analysis(loop)[0].ends_by(exact)
+        copy = _Copy(self._copies, loop, outer, proven, exact, apart, counter)
         for inner in loop.inner:
             copy.entries[inner.header] = f"enter{inner.header}.{copy.number}"
         self._line(f"br label %b{loop.header}.{copy.number}")
@@ -301,18 +334,49 @@ class Writer:
             self._line(f"switch i32 {self._operand(last, 'index')}, label {edges[0][3]} [{cases}]")
         for number, target, remap, label in edges:
             self._label(label[1:])
+            counter = None if copy.counter is None else self._read(copy.counter)
             for source, made in self._typed.copies[last.offset, number]:
                 self._assign(made, literal(0, made[0]) if source is None else self._read(source))
-            self._line(f"br label %{self._target(copy, target, remap)}")
+            onward, comes_back = self._target(copy, target, remap)
+            if comes_back is not None and comes_back.counter is None:
+                self._poll(onward)
+                continue
+            if counter is not None and target not in copy.loop.blocks:
+                self._note_work(copy, counter)
+            self._line(f"br label %{onward}")
 
-    def _target(self, copy: _Copy | None, target: int, remap: Remap) -> str:
-        while copy is not None:
-            if target in copy.entries:
-                return copy.entries[target]
-            if target in copy.loop.blocks:
-                return f"b{target}.{copy.number}"
-            copy = copy.outer
-        return f"exit{self._exits[target, ref_copies(remap)]}"
+    def _target(self, copy: _Copy, target: int, remap: Remap) -> tuple[str, _Copy | None]:
+        """The label of where a branch goes, and the loop that it starts another iteration of."""
+        around: _Copy | None = copy
+        while around is not None:
+            if target in around.entries:
+                return around.entries[target], None
+            if target in around.loop.blocks:
+                return f"b{target}.{around.number}", around if target == around.loop.header else None
+            around = around.outer
+        return f"exit{self._exits[target, ref_copies(remap)]}", None
+
+    def _poll(self, onward: str) -> None:
+        """Look for signals now and then: the loop is left when a handler raises."""
+        left = self._work_left("1")
+        enough, look = self._emit(f"icmp sge i64 {left}, 0"), self._name("look")
+        self._line(f"br i1 {enough}, label %{onward}, label {look}, !prof !1")
+        self._label(look[1:])
+        self._line(f"store i64 {_WORK}, ptr %work")
+        raised = self._emit("call i32 @poll(ptr %thread)")
+        calm = self._emit(f"icmp eq i32 {raised}, 0")
+        self._line(f"br i1 {calm}, label %{onward}, label %interrupted")
+
+    def _work_left(self, done: str) -> str:
+        left = self._emit(f"sub i64 {self._emit('load i64, ptr %work')}, {done}")
+        self._line(f"store i64 {left}, ptr %work")
+        return left
+
+    def _note_work(self, copy: _Copy, counter: str) -> None:
+        """Count the iterations of an innermost loop, which does not look for signals, where it ends."""
+        assert copy.counter is not None
+        wide = counter if copy.counter[0] == "i64" else self._emit(f"sext i32 {counter} to i64")
+        self._work_left(self._emit(f"and i64 {wide}, {_WORK - 1}"))
 
     # Instructions
 
@@ -413,7 +477,11 @@ class Writer:
     def _fill(self, op: Op, copy: _Copy) -> None:
         ref = op["target_buffer"].ordinal
         kind, shift = _element(op)
-        at, length, value = self._operand(op, "target_offset"), self._operand(op, "length"), self._narrowed(op)
+        at, length, value = (
+            self._operand(op, "target_offset"),
+            self._operand(op, "length"),
+            self._narrowed(op),
+        )
         self._fault(op, self._emit(f"icmp slt i64 %writes{ref}, 0"))
         self._check_range(op, at, length, f"%writes{ref}.{shift}")
         address = self._emit(f"getelementptr {kind}, ptr %bytes{ref}, i64 {at}")
@@ -438,10 +506,13 @@ class Writer:
         source, target = op["source_buffer"].ordinal, op["target_buffer"].ordinal
         source_at, at = self._operand(op, "source_offset"), self._operand(op, "target_offset")
         length = self._operand(op, "length")
-        self._fault(op, self._emit(f"icmp slt i64 %reads{source}, 0"))
+        self._fault(op, self._emit(f"icmp slt i64 %length{source}, 0"))
         self._fault(op, self._emit(f"icmp slt i64 %writes{target}, 0"))
-        self._check_range(op, source_at, length, f"%reads{source}.0")
+        self._check_range(op, source_at, length, f"%length{source}")
         self._check_range(op, at, length, f"%writes{target}.0")
+        # No bytes of a released buffer may be copied; support.buffer_copy looks only when there are some.
+        closed, some = self._emit(f"icmp slt i64 %reads{source}, 0"), self._emit(f"icmp ne i64 {length}, 0")
+        self._fault(op, self._emit(f"and i1 {closed}, {some}"))
         origin = self._emit(f"getelementptr i8, ptr %bytes{source}, i64 {source_at}")
         place = self._emit(f"getelementptr i8, ptr %bytes{target}, i64 {at}")
         self._line(f"call void @llvm.memmove.p0.p0.i64(ptr {place}, ptr {origin}, i64 {length}, i1 false)")

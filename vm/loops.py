@@ -158,9 +158,7 @@ def components(edges: dict[int, tuple[int, ...]]) -> list[set[int]]:
     return found
 
 
-def live_in(
-    blocks: dict[int, Block], typed: TypedFunction, calls: CallTypes
-) -> dict[int, frozenset[Local]]:
+def live_in(blocks: dict[int, Block], typed: TypedFunction, calls: CallTypes) -> dict[int, frozenset[Local]]:
     """For each block the locals that are looked at before they are written, on some way from its start."""
     before: dict[int, list[int]] = {offset: [] for offset in blocks}
     for offset, block in blocks.items():
@@ -221,7 +219,9 @@ class RegionFinder:
         if not any(target <= offset for offset, block in self.blocks.items() for target in block.successors):
             # Quick way out for straight code: a cycle needs a branch backward.
             return ()
-        chosen = [(nest, loop, depth) for nest, root in enumerate(self._roots()) for loop, depth in _nested(root)]
+        chosen = [
+            (nest, loop, depth) for nest, root in enumerate(self._roots()) for loop, depth in _nested(root)
+        ]
         if not chosen:
             return ()
         live = live_in(self.blocks, self.typed, self.calls)

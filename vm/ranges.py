@@ -96,6 +96,19 @@ class RangeAnalysis:
             emission.check(offset, emission.unsigned(count(self.accesses[offset][0])))
         return Proof(emission.all(), accesses, frozenset(emission.found.exact))
 
+    def ends_by(self, exact: frozenset[int]) -> Local | None:
+        """A counter that ends the loop, provided that the additions ``exact`` do not wrap around."""
+        for local, value in self.flow.starts[self.loop.header].items():
+            if value != ("phi", self.loop.header, local):
+                continue
+            try:
+                adds = self.counter(self.loop.header, local)[-1]
+            except Unknown:
+                continue
+            if exact.issuperset(adds):
+                return local
+        return None
+
     # What the analysis knows
 
     def known(self, value: Value) -> int | None:
@@ -208,7 +221,11 @@ class _Emission:
         known = self._analysis.known(value)
         if known is not None:
             return known, known
-        body = value[0] == "phi" and value[1] in self._analysis._home and self._analysis.inside_body(value[1], block)
+        body = (
+            value[0] == "phi"
+            and value[1] in self._analysis._home
+            and self._analysis.inside_body(value[1], block)
+        )
         made = self._made.get((value, body))
         if made is None:
             if value in self._busy:
@@ -327,7 +344,9 @@ class _Emission:
 
     def multiply(self, left: Interval, right: Interval) -> Interval:
         """The range of products, by their corners."""
-        corners = list(dict.fromkeys(self._multiply(a, b) for a in dict.fromkeys(left) for b in dict.fromkeys(right)))
+        corners = list(
+            dict.fromkeys(self._multiply(a, b) for a in dict.fromkeys(left) for b in dict.fromkeys(right))
+        )
         return self._least(corners), self._greatest(corners)
 
     def least(self, left: Interval, right: Interval) -> Interval:
@@ -346,7 +365,11 @@ class _Emission:
         """The range of quotients by a positive constant."""
         by = _positive(divisor)
         low, high = (
-            (abs(n) // by * (1 if n >= 0 else -1) if isinstance(n, int) else self._emit(f"sdiv i128 {n}, {by}"))
+            (
+                abs(n) // by * (1 if n >= 0 else -1)
+                if isinstance(n, int)
+                else self._emit(f"sdiv i128 {n}, {by}")
+            )
             for n in value
         )
         return low, high

@@ -167,7 +167,9 @@ def _float(bits: int) -> dict[str, str]:
         return f"{function.removeprefix('math.').removesuffix('_f')}_f32" if bits == 32 else function
 
     entries = {f"{name}{n}": rounded(f"{function}({{operand}})") for name, function in functions.items()}
-    entries |= {f"{name}{n}": f"{{result}} = {c_library(function)}({{operand}})" for name, function in library.items()}
+    entries |= {
+        f"{name}{n}": f"{{result}} = {c_library(function)}({{operand}})" for name, function in library.items()
+    }
     entries |= {
         f"Add{n}": rounded("{left} + {right}"),
         f"Sub{n}": rounded("{left} - {right}"),

@@ -250,7 +250,10 @@ class FunctionTranslator:
         self.line(f"hot{function}[{nest}] += 1")
         self.line(f"if hot{function}[{nest}] > when{function}[{number}]:")
         self._indent(1)
-        passed = [*(self.registers.read(*local) for local in region.incoming), *(f"r{ref}" for ref in region.reads)]
+        passed = [
+            *(self.registers.read(*local) for local in region.incoming),
+            *(f"r{ref}" for ref in region.reads),
+        ]
         self.line(f"x = loop{function}_{number}({', '.join(passed)})")
         self.line("if x:")
         self._indent(1)

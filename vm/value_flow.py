@@ -51,9 +51,7 @@ class Flow:
 
     def meeting(self, block: int, local: Local) -> dict[tuple[int, int], Value]:
         """The values that meet in a phi, by incoming branch; what arrives from outside is left out."""
-        return {
-            branch: state.get(local, ("in", local)) for branch, state in self.edges[block].items()
-        }
+        return {branch: state.get(local, ("in", local)) for branch, state in self.edges[block].items()}
 
     def _solve(self) -> None:
         pending = [self.entry]
