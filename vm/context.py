@@ -23,7 +23,7 @@ from halgpu.vm.definition import ImportDef
 from halgpu.vm.lists import VALUE_TYPES, List
 from halgpu.vm.module import BytecodeModule
 from halgpu.vm.native import NativeModule
-from halgpu.vm.translator import source_of
+from halgpu.vm.sources import source_of
 
 Module = NativeModule | BytecodeModule
 Wrapper = Callable[[str, Callable[..., Any]], Callable[..., Any]]
@@ -187,7 +187,8 @@ class _State:
             if f"fn{wanted}" not in self.namespace:
                 source = self.module.translation.source(wanted)
                 exec(source.code, self.namespace)
-                source.loops.bind(self.namespace, source, self.module.translation)
+                if source.loops is not None:
+                    source.loops.bind(self.namespace, source, self.module.translation)
                 self._wrapped(f"fn{wanted}", source.name)
                 pending += source.callees
         name = f"fn{ordinal}"

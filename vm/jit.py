@@ -36,11 +36,12 @@ from halgpu.vm.value_flow import Flow
 from halgpu.vm.verifier import VerifiedFunction
 
 if TYPE_CHECKING:
-    from halgpu.vm.translator import Source, Translation
+    from halgpu.vm.sources import Source
+    from halgpu.vm.translator import Translation
 
-PROBE = 64
+PROBE = 400
 """How often control comes to the loops of a nest before its outermost one is looked for on disk."""
-COMPILE = 2000
+COMPILE = 8000
 """… and before it is compiled."""
 INNER = 4
 """An inner loop waits this many times longer for each loop around it: that one will do, if it is come to again."""
@@ -236,6 +237,7 @@ class NativeLoop:
         self._namespace = namespace
         self._translation = translation
         self._function = function
+        self._name = translation.name(function)
         self._when = when
         self._machine: _Machine | None = None
         self._globals: tuple[Any, int] | None = None
@@ -268,9 +270,7 @@ class NativeLoop:
             self._machine = self._loops.machine(number, compile_now=not self._waits)
         except Exception as error:  # whatever LLVM or llvmlite has to say, the program goes on without
             if os.environ.get("HALGPU_JIT") == "check":
-                raise errors.Internal(
-                    f"a loop of {self._translation.name(self._function)} does not compile: {error}"
-                ) from error
+                raise errors.Internal(f"a loop of {self._name} does not compile: {error}") from error
             self._waits = False
         if self._machine is None:
             self._when[number] = COMPILE * (1 + INNER * self._region.depth) if self._waits else NEVER
@@ -311,7 +311,8 @@ class NativeLoop:
 
     def _fail(self, number: int, state: bytearray, refs: tuple[Any, ...]) -> None:
         """Run the instruction that failed as Python, which raises."""
-        layout = self._loops_layout()
+        assert self._machine is not None
+        layout = self._machine.layout
         op = self._region.faults[number]
         found = layout.operands_of(number).unpack_from(state, 8 * layout.operands)
         locals_read = [f"{LETTERS[kind]}{ordinal}" for kind, ordinal in layout.faults[number]]
@@ -320,9 +321,5 @@ class NativeLoop:
         again = FunctionType(self._translation.again(self._function, op, tuple(named)), self._namespace)
         again(**named)
         raise errors.Internal(
-            f"{op.instruction.mnemonic} at {op.offset:#x} of {self._translation.name(self._function)} failed in machine code only"
+            f"{op.instruction.mnemonic} at {op.offset:#x} of {self._name} failed in machine code only"
         )
-
-    def _loops_layout(self) -> Layout:
-        assert self._machine is not None
-        return self._machine.layout

@@ -288,7 +288,9 @@ class Writer:
         around = outer or _Copy(0, loop, None)
         analysis, provable = self._analysis(loop)
         new = provable - around.proven
-        if not new or self._written > _GROWTH * self._size:
+        # Between the outermost two and the innermost one there is little to win, and each writing takes time.
+        worthwhile = not loop.inner or loop.depth - self._region.loop.depth < 2
+        if not new or not worthwhile or self._written > _GROWTH * self._size:
             self._loop(loop, outer, around.proven, around.exact, around.apart)
             return
         proof = analysis.prove(new, self._emit, self._read, lambda op: self._count(op))

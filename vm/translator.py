@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import linecache
 import math
 import struct
 import weakref
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any
 
-from halgpu.vm import abi, jit, semantics
+from halgpu.vm import abi, jit, semantics, sources
 from halgpu.vm.control_flow import Structurer
 from halgpu.vm.dataflow import (
     CALLS,
@@ -35,64 +34,11 @@ from halgpu.vm.dataflow import (
 from halgpu.vm.definition import ModuleDef
 from halgpu.vm.isa import IMPORT_BIT, Op, Reg, Remap
 from halgpu.vm.loops import Region, RegionFinder
+from halgpu.vm.sources import Source
 from halgpu.vm.verifier import Block, VerifiedFunction
 
 _numbers = itertools.count(1)
 _VIEWS = {"I32": ("i", 4), "I64": ("q", 8), "F32": ("f", 4), "F64": ("d", 8)}
-
-
-class Source:
-    """The Python source of a function and where each line comes from."""
-
-    __slots__ = (
-        "_offsets", "callees", "code", "continues", "filename", "function_ordinal", "lines", "loops", "module", "name",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        module: ModuleDef,
-        name: str,
-        filename: str,
-        writer: FunctionTranslator,
-        again: tuple[Op, tuple[str, ...]] | None = None,
-    ) -> None:
-        self.module = module
-        self.name = name
-        self.filename = filename
-        self.function_ordinal = writer.ordinal
-        self.continues = again is not None
-        self.lines, self._offsets = writer.translate() if again is None else writer.translate_again(*again)
-        self.callees = frozenset(writer.callees)
-        self.loops = jit.NativeLoops(writer.function, writer.typed, writer.calls, writer.regions)
-        self.code: CodeType = compile(self.text, filename, "exec", dont_inherit=True)
-
-    continues: bool
-    """It is one instruction of a loop that ran as machine code; the frame that called that loop is meant, too."""
-    callees: frozenset[int]
-    """Ordinals of the module's own functions that it calls, as ``fn0``, ``fn1``, …"""
-
-    loops: jit.NativeLoops
-    """Its loops that may become machine code."""
-
-    @property
-    def text(self) -> str:
-        """The source as one string."""
-        return "\n".join(self.lines) + "\n"
-
-    def frame(self, line_number: int) -> str:
-        """A line as a stack frame: ``module.main (model.mlir:12:5)``, or the bytecode offset where that is unknown."""
-        offset = self._offsets[line_number - 1] if 0 < line_number <= len(self._offsets) else 0
-        debug = self.module.debug
-        location = debug.location(self.function_ordinal, offset) if debug is not None else None
-        return f"{self.name} ({location or f'bytecode {offset:#06x}'})"
-
-
-_sources: dict[str, Source] = {}
-
-
-def source_of(filename: str) -> Source | None:
-    """The translated function that code of this file name belongs to, None for other Python code."""
-    return _sources.get(filename)
 
 
 class Translation:
@@ -107,24 +53,26 @@ class Translation:
             self.callees[ordinal | IMPORT_BIT] = abi.CallingConvention.parse(imported.cconv)
         self._prefix = f"<halgpu {next(_numbers)}"
         self._sources: dict[int, Source] = {}
-        weakref.finalize(self, _forget, self._prefix).atexit = False
+        weakref.finalize(self, sources.forget, self._prefix).atexit = False
 
     def source(self, ordinal: int) -> Source:
         """The source of a function, translated and compiled on first use."""
         made = self._sources.get(ordinal)
         if made is None:
             made = self._sources[ordinal] = self._translate(ordinal)
-            _register(made)
+            sources.register(made)
         return made
 
     def again(self, ordinal: int, op: Op, names: tuple[str, ...]) -> CodeType:
         """One instruction of a function as the code of a function with these arguments."""
         name = self.name(ordinal)
         filename = f"{self._prefix} {ordinal}:{name}:{op.offset:#06x}>"
-        made = _sources.get(filename)
+        made = sources.source_of(filename)
         if made is None:
-            made = Source(self.module, name, filename, FunctionTranslator(self, ordinal), (op, names))
-            _register(made)
+            writer = FunctionTranslator(self, ordinal)
+            lines, offsets = writer.translate_again(op, names)
+            made = Source(self.module, name, filename, ordinal, lines, offsets, continues=True)
+            sources.register(made)
         return next(part for part in made.code.co_consts if isinstance(part, CodeType))
 
     def name(self, ordinal: int) -> str:
@@ -135,22 +83,12 @@ class Translation:
 
     def _translate(self, ordinal: int) -> Source:
         name = self.name(ordinal)
-        return Source(
-            self.module, name, f"{self._prefix} {ordinal}:{name}>", FunctionTranslator(self, ordinal)
-        )
-
-
-def _register(source: Source) -> None:
-    _sources[source.filename] = source
-    linecache.cache[source.filename] = (
-        len(source.text), None, source.text.splitlines(keepends=True), source.filename,
-    )  # fmt: skip
-
-
-def _forget(prefix: str) -> None:
-    for filename in [name for name in _sources if name.startswith(prefix + " ")]:
-        del _sources[filename]
-        linecache.cache.pop(filename, None)
+        writer = FunctionTranslator(self, ordinal)
+        lines, offsets = writer.translate()
+        made = Source(self.module, name, f"{self._prefix} {ordinal}:{name}>", ordinal, lines, offsets)
+        made.callees = frozenset(writer.callees)
+        made.loops = jit.NativeLoops(writer.function, writer.typed, writer.calls, writer.regions)
+        return made
 
 
 class FunctionTranslator:
