@@ -46,8 +46,15 @@ COMPILE = 8000
 INNER = 4
 """An inner loop waits this many times longer for each loop around it: that one will do, if it is come to again."""
 NEVER = sys.maxsize
+_MOST_VALUES = 4_000_000
+"""Blocks times registers of a function whose loops are still compiled."""
 _FORMAT = "1"
 """Part of the key of compiled loops: changes with what their machine code expects of this module."""
+
+_NEEDED = (
+    "memcpy memmove memset ceil ceilf floor floorf round roundf roundeven roundevenf trunc truncf".split()
+)
+"""Functions that LLVM may call by itself. It ends the process when machine code calls what cannot be found."""
 
 _lock = threading.RLock()
 
@@ -58,7 +65,8 @@ def _after_fork() -> None:
     _lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def enabled() -> bool:
@@ -90,6 +98,13 @@ class _Compiler:
             if function is not None:
                 address = ctypes.cast(function, ctypes.c_void_p).value
                 binding.add_symbol(f"halgpu.{name}", address)
+        for name in _NEEDED:
+            function = getattr(numerics.C_LIBRARY, name, None)
+            if function is None:
+                raise errors.Unimplemented(
+                    f"the C library has no function {name}, which machine code may call"
+                )
+            binding.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
         api = ctypes.pythonapi
         for name, interface in (
             ("release_lock", api.PyEval_SaveThread),
@@ -166,8 +181,9 @@ class NativeLoops:
         if not self.regions:
             return
         function = source.function_ordinal
+        first = PROBE if disk_cache.enabled() else COMPILE
         namespace[f"hot{function}"] = [0] * (self.regions[-1].nest + 1)
-        when = namespace[f"when{function}"] = [PROBE * (1 + INNER * region.depth) for region in self.regions]
+        when = namespace[f"when{function}"] = [first * (1 + INNER * region.depth) for region in self.regions]
         for region in self.regions:
             loop = NativeLoop(self, region, namespace, translation, function, when)
             namespace[f"loop{function}_{region.number}"] = loop
@@ -181,6 +197,10 @@ class NativeLoops:
 
     def _write(self, region: Region, version: int | None) -> str:
         blocks = {block.offset: block for block in self._function.blocks}
+        if len(blocks) * self._function.definition.i32_registers > _MOST_VALUES:
+            raise errors.ResourceExhausted(
+                f"the function has {len(blocks)} blocks, too many to follow its values"
+            )
         if self._flow is None:
             self._flow = Flow(blocks, blocks, 0, self._typed, self._calls)
         writer = Writer(region, blocks, self._typed, self._calls, self._flow)
@@ -241,7 +261,8 @@ class NativeLoop:
         self._when = when
         self._machine: _Machine | None = None
         self._globals: tuple[Any, int] | None = None
-        self._waits = COMPILE > PROBE  # it was only come to often enough to look on disk
+        self._compile_at = COMPILE * (1 + INNER * region.depth)
+        self._waits = when[region.number] < self._compile_at  # then it is only looked for on disk
 
     def __call__(self, *values: Any) -> tuple[Any, ...] | None:
         """The number of the exit and the locals that the loop leaves with; None when there is no machine code yet."""
@@ -251,9 +272,13 @@ class NativeLoop:
         layout = machine.layout
         count = len(self._region.incoming)
         held: list[Any] = []
-        slots: list[int] = []
-        for ref, value in zip(self._region.reads, values[count:], strict=True):
-            slots += self._bytes(value, ref in self._region.stores, held)
+        # Those to be written first: that may move the bytes of another ref to the same memory.
+        found: dict[int, tuple[int, int, int, int]] = {}
+        for stores in (True, False):
+            for ref, value in zip(self._region.reads, values[count:], strict=True):
+                if (ref in self._region.stores) == stores:
+                    found[ref] = self._bytes(value, stores, held)
+        slots = [number for ref in self._region.reads for number in found[ref]]
         slots.append(self._globals_address())
         state = bytearray(layout.byte_length)
         layout.incoming.pack_into(state, 0, *values[:count])
@@ -273,7 +298,7 @@ class NativeLoop:
                 raise errors.Internal(f"a loop of {self._name} does not compile: {error}") from error
             self._waits = False
         if self._machine is None:
-            self._when[number] = COMPILE * (1 + INNER * self._region.depth) if self._waits else NEVER
+            self._when[number] = self._compile_at if self._waits else NEVER
             self._waits = False
         return self._machine
 

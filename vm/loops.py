@@ -158,43 +158,64 @@ def components(edges: dict[int, tuple[int, ...]]) -> list[set[int]]:
     return found
 
 
-def live_in(blocks: dict[int, Block], typed: TypedFunction, calls: CallTypes) -> dict[int, frozenset[Local]]:
-    """For each block the locals that are looked at before they are written, on some way from its start."""
-    before: dict[int, list[int]] = {offset: [] for offset in blocks}
-    for offset, block in blocks.items():
-        for target in set(block.successors):
-            before[target].append(offset)
-    live: dict[int, frozenset[Local]] = dict.fromkeys(blocks, frozenset())
-    pending = sorted(blocks)
-    waiting = set(pending)
-    while pending:
-        offset = pending.pop()
-        waiting.discard(offset)
-        now = _live_at_start(blocks[offset], live, typed, calls)
-        if now != live[offset]:
-            live[offset] = now
-            for source in before[offset]:
-                if source not in waiting:
-                    waiting.add(source)
-                    pending.append(source)
-    return live
+class Liveness:
+    """For each block the locals that are looked at before they are written, on some way from its start.
 
+    Sets of locals are the bits of integers: there may be thousands of blocks with thousands of locals each.
+    """
 
-def _live_at_start(
-    block: Block, live: dict[int, frozenset[Local]], typed: TypedFunction, calls: CallTypes
-) -> frozenset[Local]:
-    alive: set[Local] = set()
-    for number, (target, _) in enumerate(branches(block.ops[-1])):
-        edge = set(live[target])
-        for source, made in reversed(typed.copies[block.ops[-1].offset, number]):
-            edge.discard(made)
-            if source is not None:
-                edge.add(source)
-        alive |= edge
-    for op in reversed(block.ops):
-        alive.difference_update(writes(op, calls))
-        alive.update(reads(op, calls))
-    return frozenset(alive)
+    def __init__(self, blocks: dict[int, Block], typed: TypedFunction, calls: CallTypes) -> None:
+        self._bits: dict[Local, int] = {}
+        self._live = dict.fromkeys(blocks, 0)
+        before: dict[int, set[int]] = {offset: set() for offset in blocks}
+        effects = {offset: self._effects(block, typed, calls) for offset, block in blocks.items()}
+        for offset, block in blocks.items():
+            for target in block.successors:
+                before[target].add(offset)
+        pending = sorted(blocks)
+        waiting = set(pending)
+        while pending:
+            offset = pending.pop()
+            waiting.discard(offset)
+            read, written, edges = effects[offset]
+            alive = 0
+            for target, copies in edges:
+                edge = self._live[target]
+                for made, source in copies:
+                    edge = edge & ~made | source
+                alive |= edge
+            now = alive & ~written | read
+            if now != self._live[offset]:
+                self._live[offset] = now
+                pending += before[offset] - waiting
+                waiting |= before[offset]
+
+    def at(self, block: int, among: set[Local]) -> set[Local]:
+        """Those of ``among`` that are live at the start of a block."""
+        live = self._live[block]
+        return {local for local in among if live & self._bits.get(local, 0)}
+
+    def _bit(self, local: Local) -> int:
+        return self._bits.setdefault(local, 1 << len(self._bits))
+
+    def _effects(
+        self, block: Block, typed: TypedFunction, calls: CallTypes
+    ) -> tuple[int, int, list[tuple[int, list[tuple[int, int]]]]]:
+        """What a block reads before it writes it, what it writes, and its branches' copies, the last one first."""
+        read = written = 0
+        for op in block.ops:
+            for local in reads(op, calls):
+                read |= self._bit(local) & ~written
+            for local in writes(op, calls):
+                written |= self._bit(local)
+        edges = []
+        for number, (target, _) in enumerate(branches(block.ops[-1])):
+            copies = [
+                (self._bit(made), 0 if source is None else self._bit(source))
+                for source, made in reversed(typed.copies[block.ops[-1].offset, number])
+            ]
+            edges.append((target, copies))
+        return read, written, edges
 
 
 def ref_copies(remap: Remap) -> Refs:
@@ -224,7 +245,7 @@ class RegionFinder:
         ]
         if not chosen:
             return ()
-        live = live_in(self.blocks, self.typed, self.calls)
+        live = Liveness(self.blocks, self.typed, self.calls)
         return tuple(
             self._region(number, nest, loop, depth, live) for number, (nest, loop, depth) in enumerate(chosen)
         )
@@ -250,9 +271,7 @@ class RegionFinder:
                     return False
         return count <= MAXIMUM_OPS
 
-    def _region(
-        self, number: int, nest: int, loop: Loop, depth: int, live: dict[int, frozenset[Local]]
-    ) -> Region:
+    def _region(self, number: int, nest: int, loop: Loop, depth: int, live: Liveness) -> Region:
         touched: set[Local] = set()
         written: set[Local] = set()
         refs: set[int] = set()
@@ -274,14 +293,14 @@ class RegionFinder:
                         touched.add(source)
                 if target not in loop.blocks:
                     exits[target, ref_copies(remap)] = None
-        behind = {local for target, _ in exits for local in live[target]}
+        behind = {local for target, _ in exits for local in live.at(target, written)}
         return Region(
             number,
             nest,
             loop,
             depth,
-            tuple(sorted(live[loop.header] & (touched | written))),
-            tuple(sorted(behind & written)),
+            tuple(sorted(live.at(loop.header, touched | written))),
+            tuple(sorted(behind)),
             tuple(exits),
             tuple(sorted(refs)),
             frozenset(stores),

@@ -364,15 +364,15 @@ class _Emission:
     def divide(self, value: Interval, divisor: Interval) -> Interval:
         """The range of quotients by a positive constant."""
         by = _positive(divisor)
-        low, high = (
-            (
-                abs(n) // by * (1 if n >= 0 else -1)
-                if isinstance(n, int)
-                else self._emit(f"sdiv i128 {n}, {by}")
-            )
-            for n in value
-        )
-        return low, high
+        return self._quotient(value[0], by), self._quotient(value[1], by)
+
+    def _quotient(self, number: Number, by: int) -> Number:
+        if isinstance(number, int):
+            return abs(number) // by * (1 if number >= 0 else -1)
+        # In 64 bits: a division of 128 bits is a call of a function that there may not be.
+        self._fits(number, 64)
+        narrow = self._emit(f"sdiv i64 {self._emit(f'trunc i128 {number} to i64')}, {by}")
+        return self._emit(f"sext i64 {narrow} to i128")
 
     def remainder(self, value: Interval, divisor: Interval) -> Interval:
         """The range of remainders of what is not negative by a positive constant."""
