@@ -1,4 +1,4 @@
-"""Built kernels kept on disk, for drivers that do not keep them themselves.
+"""What takes long to make, kept on disk: kernels, for drivers that do not keep them themselves, and loops of VM code.
 
 An entry is a file: 32 bytes of SHA-256 of what follows, then the binary. Its name is the SHA-256 of all that
 the binary depends on. It is written under another name and renamed, so that readers see all of it or nothing

@@ -86,32 +86,24 @@ class _Compiler:
     def __init__(self) -> None:
         from llvmlite import binding
 
-        if hasattr(binding, "initialize") and binding.llvm_version_info[0] < 20:
-            binding.initialize()
+        if binding.llvm_version_info[0] < 20:
+            raise errors.Unimplemented("llvmlite is too old: machine code for loops needs 0.45 or newer")
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
         self._llvm = binding
-        self.version: int = binding.llvm_version_info[0]
         self._machine = self._new_machine()
-        for name, count in LIBRARY.items():
-            function = numerics.c_function(name, count)
-            if function is not None:
-                address = ctypes.cast(function, ctypes.c_void_p).value
-                binding.add_symbol(f"halgpu.{name}", address)
-        for name in _NEEDED:
-            function = getattr(numerics.C_LIBRARY, name, None)
-            if function is None:
-                raise errors.Unimplemented(
-                    f"the C library has no function {name}, which machine code may call"
-                )
-            binding.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
+        named = {f"halgpu.{name}": numerics.c_function(name, count) for name, count in LIBRARY.items()}
+        named |= {name: getattr(numerics.C_LIBRARY, name, None) for name in _NEEDED}
         api = ctypes.pythonapi
-        for name, interface in (
-            ("release_lock", api.PyEval_SaveThread),
-            ("take_lock", api.PyEval_RestoreThread),
-            ("check_signals", api.PyErr_CheckSignals),
-        ):
-            binding.add_symbol(f"halgpu.{name}", ctypes.cast(interface, ctypes.c_void_p).value)
+        named |= {
+            "halgpu.release_lock": api.PyEval_SaveThread,
+            "halgpu.take_lock": api.PyEval_RestoreThread,
+            "halgpu.check_signals": api.PyErr_CheckSignals,
+        }
+        for name, function in named.items():
+            if function is None:
+                raise errors.Unimplemented(f"the C library has no function for {name}, which loops may call")
+            binding.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
         self.identity = (
             "native loop", _FORMAT, ".".join(map(str, binding.llvm_version_info)), binding.get_process_triple(),
             binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(),
@@ -188,14 +180,14 @@ class NativeLoops:
             loop = NativeLoop(self, region, namespace, translation, function, when)
             namespace[f"loop{function}_{region.number}"] = loop
 
-    def text(self, number: int, version: int | None = None) -> str:
+    def text(self, number: int) -> str:
         """A region as LLVM IR."""
         made = self._texts.get(number)
         if made is None:
-            made = self._texts[number] = self._write(self.regions[number], version)
+            made = self._texts[number] = self._write(self.regions[number])
         return made
 
-    def _write(self, region: Region, version: int | None) -> str:
+    def _write(self, region: Region) -> str:
         blocks = {block.offset: block for block in self._function.blocks}
         if len(blocks) * self._function.definition.i32_registers > _MOST_VALUES:
             raise errors.ResourceExhausted(
@@ -203,8 +195,7 @@ class NativeLoops:
             )
         if self._flow is None:
             self._flow = Flow(blocks, blocks, 0, self._typed, self._calls)
-        writer = Writer(region, blocks, self._typed, self._calls, self._flow)
-        return writer.text(compiler().version if version is None else version)
+        return Writer(region, blocks, self._typed, self._calls, self._flow).text()
 
     def machine(self, number: int, compile_now: bool) -> _Machine | None:
         """A region's machine code; None where it has to be, or cannot be, compiled."""

@@ -118,14 +118,11 @@ class Writer:
         self._analyses: dict[int, tuple[RangeAnalysis, frozenset[int]]] = {}
         self._used: set[str] = set()
 
-    def text(self, llvm_version: int) -> str:
-        """The whole module, for LLVM of that major version."""
+    def text(self) -> str:
+        """The whole module, for LLVM 20 and newer."""
         self._prologue()
         self._enter(self._region.loop, None)
         self._epilogue()
-        pure, apart = "memory(none)", "memory(inaccessiblemem: readwrite)"
-        if llvm_version < 16:
-            pure, apart = "readnone", "inaccessiblememonly"
         library = [
             f"declare {t} @halgpu.{name}({', '.join([t] * LIBRARY[name])}) #0"
             for name in sorted(self._used)
@@ -139,10 +136,10 @@ class Writer:
                 _POLL,
                 _INTRINSICS,
                 *library,
-                f"attributes #0 = {{ nounwind willreturn {pure} }}",
+                "attributes #0 = { nounwind willreturn memory(none) }",
                 "attributes #1 = { nounwind }",
-                f"attributes #2 = {{ nounwind {apart} }}",
-                f"attributes #3 = {{ noinline cold nounwind {apart} }}",
+                "attributes #2 = { nounwind memory(inaccessiblemem: readwrite) }",
+                "attributes #3 = { noinline cold nounwind memory(inaccessiblemem: readwrite) }",
                 *self._metadata(),
                 "",
             ]

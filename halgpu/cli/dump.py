@@ -114,7 +114,9 @@ def _llvm(data: Any) -> Iterator[str]:
     count = 0
     for function in translation.functions:
         source = translation.source(function.definition.ordinal)
-        for region in source.loops.regions if source.loops else ():
+        if source.loops is None:
+            continue
+        for region in source.loops.regions:
             count += 1
             yield f"; {source.name}, loop at {region.loop.header:#06x}\n{source.loops.text(region.number)}\n"
     if not count:
