@@ -31,8 +31,8 @@ INTERRUPTED = -(1 << 63)
 _WORK = 1 << 22
 """Iterations between two looks for signals."""
 _FORMATS = {"i32": "i4x", "i64": "q", "f32": "f4x", "f64": "d"}
-_GROWTH = 12
-"""A region is not written more often than this, counting instructions."""
+_MOST_WRITTEN = 30_000
+"""Instructions of a region, all its writings together, from which on no loop is written twice."""
 _POLL = """
 declare ptr @halgpu.release_lock() #2
 declare void @halgpu.take_lock(ptr) #2
@@ -112,7 +112,6 @@ class Writer:
         self._names = 0
         self._copies = 0
         self._written = 0
-        self._size = sum(len(blocks[offset].ops) for offset in region.loop.blocks)
         self._faults = {op.offset: number for number, op in enumerate(region.faults)}
         self._exits = {key: number for number, key in enumerate(region.exits)}
         self._analyses: dict[int, tuple[RangeAnalysis, frozenset[int]]] = {}
@@ -287,7 +286,7 @@ class Writer:
         new = provable - around.proven
         # Between the outermost two and the innermost one there is little to win, and each writing takes time.
         worthwhile = not loop.inner or loop.depth - self._region.loop.depth < 2
-        if not new or not worthwhile or self._written > _GROWTH * self._size:
+        if not new or not worthwhile or self._written > _MOST_WRITTEN:
             self._loop(loop, outer, around.proven, around.exact, around.apart)
             return
         proof = analysis.prove(new, self._emit, self._read, lambda op: self._count(op))

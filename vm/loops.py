@@ -18,7 +18,7 @@ from halgpu.vm.verifier import Block, VerifiedFunction
 
 MAXIMUM_DEPTH = 12
 """Loops nested deeper are not looked for; their blocks count as blocks of the loop around them."""
-MAXIMUM_OPS = 20_000
+MAXIMUM_OPS = 8_000
 """Instructions of a loop that is still compiled; LLVM's time grows faster than their number."""
 
 
