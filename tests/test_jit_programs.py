@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -64,12 +65,19 @@ func.func @kernels(%a: tensor<8x33xf32>, %rows: tensor<5xi32>, %w: tensor<4x3x3x
 """
 
 
+@functools.cache
+def _compiled_once(text: str) -> bytes:
+    """A program is loaded for several devices; its loops are the same."""
+    return jit._Compiler.compile(jit.compiler(), text)
+
+
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Any], int]]:
     """`ways(data, on, device)` loads a program with machine code on or off; its result counts native calls."""
     monkeypatch.setenv("HALGPU_CACHE", "0")
     monkeypatch.setattr(jit, "PROBE", 0)
     monkeypatch.setattr(jit, "COMPILE", 0)
+    monkeypatch.setattr(jit.compiler(), "compile", _compiled_once)
     calls = [0]
     plain = jit.NativeLoop.__call__
 
