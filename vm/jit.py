@@ -6,10 +6,9 @@ in place of running its blocks: with the values of locals and the addresses of b
 until it returns. Memory is changed in the same order, up to an instruction that fails: that one has changed nothing,
 and is run again as Python, which raises what it raises, with its place in the program.
 
-The interpreter's lock is not held while native code runs; now and then it looks for signals, so that Ctrl-C ends
-it. A buffer that may not be
-read or written counts as empty, so that its use fails where Python's would. LLVM is loaded when the first loop is
-compiled or found.
+The interpreter's lock is not held while native code runs; now and then it looks for signals, so that Ctrl-C ends it.
+A buffer that may not be read or written counts as empty, so that its use fails where Python's would. LLVM is loaded
+when the first loop is compiled or looked for.
 """
 
 from __future__ import annotations
@@ -57,16 +56,11 @@ _NEEDED = (
 """Functions that LLVM may call by itself. It ends the process when machine code calls what cannot be found."""
 
 _lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    # Another thread of the parent may have held it; LLVM itself has no threads.
-    global _lock
-    _lock = threading.RLock()
-
-
+"""Held for all that LLVM does here."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    # A fork waits for a compilation of another thread: the child could not use what that one left half done, nor the
+    # lock that llvmlite holds meanwhile.
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def enabled() -> bool:
