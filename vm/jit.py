@@ -47,7 +47,7 @@ INNER = 4
 NEVER = sys.maxsize
 _MOST_VALUES = 4_000_000
 """Blocks times registers of a function whose loops are still compiled."""
-_FORMAT = "1"
+_FORMAT = "2"
 """Part of the key of compiled loops: changes with what their machine code expects of this module."""
 
 _NEEDED = (
@@ -114,6 +114,8 @@ class _Compiler:
         llvm = self._llvm
         context = llvm.create_context()
         module = llvm.parse_assembly(text, context)
+        module.triple = self._machine.triple
+        module.data_layout = str(self._machine.target_data)
         module.verify()
         tuning = llvm.create_pipeline_tuning_options(speed_level=3)
         tuning.loop_vectorization = tuning.slp_vectorization = True
@@ -161,6 +163,7 @@ class NativeLoops:
         self._flow: Flow | None = None
         self._texts: dict[int, str] = {}
         self._made: dict[int, _Machine | None] = {}
+        self._refused: set[int] = set()
 
     def bind(self, namespace: dict[str, Any], source: Source, translation: Translation) -> None:
         """Put what the translated Python names into a context's namespace."""
@@ -194,9 +197,12 @@ class NativeLoops:
     def machine(self, number: int, compile_now: bool) -> _Machine | None:
         """A region's machine code; None where it has to be, or cannot be, compiled."""
         with _lock:
-            if self._made.get(number) is None and (number not in self._made or compile_now):
-                self._made[number] = self._find(number, compile_now)
-            return self._made[number]
+            made = self._made.get(number)
+            if made is None and number not in self._refused:
+                self._refused.add(number)  # should this raise
+                made = self._made[number] = self._find(number, compile_now)
+                self._refused.discard(number)
+            return made
 
     def _find(self, number: int, compile_now: bool) -> _Machine | None:
         text = self.text(number)
