@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
+from halgpu import disk_cache as cache
 from halgpu import errors
-from halgpu.devices import cache, ptx
+from halgpu.devices import ptx
 from halgpu.devices.base import Kernel, KernelLayout, Program
 from halgpu.devices.constants import ConstantType, Passed, Scalar, size
 from halgpu.devices.cuda_queue import Queue, mapped

@@ -10,8 +10,8 @@ from abc import abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from halgpu import disk_cache as cache
 from halgpu import errors
-from halgpu.devices import cache
 from halgpu.devices.base import Kernel, KernelLayout, Program
 from halgpu.devices.forks import keep_forever
 from halgpu.devices.memory import Memory

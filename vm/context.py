@@ -23,7 +23,7 @@ from halgpu.vm.definition import ImportDef
 from halgpu.vm.lists import VALUE_TYPES, List
 from halgpu.vm.module import BytecodeModule
 from halgpu.vm.native import NativeModule
-from halgpu.vm.translator import source_of
+from halgpu.vm.sources import source_of
 
 Module = NativeModule | BytecodeModule
 Wrapper = Callable[[str, Callable[..., Any]], Callable[..., Any]]
@@ -157,6 +157,8 @@ def _add_frames(error: errors.Error, traceback: TracebackType | None) -> None:
         code = traceback.tb_frame.f_code
         source = source_of(code.co_filename)
         if source is not None:
+            if source.continues and frames:
+                frames.pop()
             frames.append(source.frame(traceback.tb_lineno))
             called = traceback.tb_next and traceback.tb_next.tb_frame.f_code
             failed_instruction = bool(called and called.co_filename in _INSTRUCTIONS and called is not _FAIL)
@@ -205,6 +207,8 @@ class _State:
             if f"fn{wanted}" not in self.namespace:
                 source = self.module.translation.source(wanted)
                 exec(source.code, self.namespace)
+                if source.loops is not None:
+                    source.loops.bind(self.namespace, source, self.module.translation)
                 self._wrapped(f"fn{wanted}", source.name)
                 pending += source.callees
         name = f"fn{ordinal}"

@@ -8,7 +8,7 @@ outer loop picks the next unit by number, by halving. Straight-line functions ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from halgpu.vm.verifier import Block, VerifiedFunction
@@ -31,12 +31,14 @@ class Unit:
 class Units:
     """The units of a function, in order of their offsets."""
 
-    def __init__(self, function: VerifiedFunction) -> None:
+    def __init__(self, function: VerifiedFunction, heads: Iterable[int] = ()) -> None:
+        """``heads`` are blocks that come to be branched to from elsewhere too."""
         self.blocks = {block.offset: block for block in function.blocks}
         self._entry = function.blocks[0].offset
-        heads = self._heads()
+        self._more = frozenset(heads)
+        found = self._heads()
         self.by_head = {
-            offset: Unit(number, self.blocks[offset]) for number, offset in enumerate(sorted(heads))
+            offset: Unit(number, self.blocks[offset]) for number, offset in enumerate(sorted(found))
         }
         for unit in self.by_head.values():
             self._find_exits(unit)
@@ -48,7 +50,7 @@ class Units:
             for target in self.blocks[offset].successors:
                 if target not in incoming:
                     order.append(target)
-                incoming[target] = incoming.get(target, 0) + 1
+                incoming[target] = incoming.get(target, 1 if target in self._more else 0) + 1
         heads = {offset for offset in order if incoming[offset] > 1}
         # Breadth first, so that a block's depth is known before those that are written into it.
         depth: dict[int, int] = {}
@@ -88,12 +90,16 @@ class Units:
 
 
 class Structurer:
-    """Writes a function's units. ``emit_block`` writes one block into a unit's tree."""
+    """Writes a function's units. ``heads`` are blocks that :meth:`leave` may go to."""
 
     def __init__(
-        self, function: VerifiedFunction, line: Callable[[str], None], indent: Callable[[int], None]
+        self,
+        function: VerifiedFunction,
+        line: Callable[[str], None],
+        indent: Callable[[int], None],
+        heads: Iterable[int] = (),
     ) -> None:
-        self.units = Units(function)
+        self.units = Units(function, heads)
         self.line = line
         self.indent = indent
         self._sequential = self.units.sequential
@@ -134,6 +140,13 @@ class Structurer:
         emit_tree(unit.head)
         if unit.loops:
             self.indent(-1)
+
+    def leave(self, target: int) -> None:
+        """Write a jump from the start of a loop's header to a unit behind the loop."""
+        if not self._sequential:
+            self.line(f"at = {self.units.by_head[target].number}")
+        # A header that does not branch to itself is come back to by the loop that picks units.
+        self.line("break" if self._unit.loops else "continue")
 
     def inline(self, target: int) -> Block | None:
         """The block at ``target`` when it is written where the branch is."""

@@ -8,12 +8,14 @@ INT_MIN / -1 wraps.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import platform
 import struct
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from halgpu import errors
 
@@ -231,6 +233,48 @@ def _power(base: float, exponent: int, rounded: Callable[[float], float]) -> flo
         if left & 1:
             result = rounded(result * base)
     return rounded(div_f(1.0, result)) if exponent < 0 else result
+
+
+# ops.h computes f32 functions with the C library's f32 functions (expf, …), which differ in the last bit from the f64
+# functions rounded: in one of four values for tanh with glibc 2.36. The same library gives the same values here.
+
+
+def _c_library() -> ctypes.PyDLL | None:
+    # None is the process itself, which has the library that Python's math module uses.
+    for name in (None, "libm.so.6", "ucrtbase"):
+        with contextlib.suppress(OSError, TypeError, AttributeError):
+            library = ctypes.PyDLL(name)
+            if library.expf and library.exp:
+                return library
+    return None
+
+
+C_LIBRARY = _c_library()
+"""The C library's mathematical functions; None where they are not found."""
+
+
+def c_function(name: str, count: int) -> Any:
+    """A function of the C library with ``count`` arguments; f32 where its name ends so. None where there is none."""
+    function = getattr(C_LIBRARY, name, None)
+    if function is not None:
+        kind = ctypes.c_float if name.endswith("f") and name != "erf" else ctypes.c_double
+        function.restype, function.argtypes = kind, [kind] * count
+    return function
+
+
+def _f32(name: str, wide: Callable[..., float], count: int = 1) -> Callable[..., float]:
+    function: Callable[..., float] | None = c_function(name, count)
+    return function or (lambda *values: round_f32(wide(*values)))
+
+
+F32_FUNCTIONS: dict[str, Callable[..., float]] = {
+    "exp_f32": _f32("expf", exp_f), "exp2_f32": _f32("exp2f", exp2_f), "expm1_f32": _f32("expm1f", expm1_f),
+    "log_f32": _f32("logf", log_f), "log2_f32": _f32("log2f", log2_f), "log10_f32": _f32("log10f", log10_f),
+    "log1p_f32": _f32("log1pf", log1p_f), "sin_f32": _f32("sinf", sin_f), "cos_f32": _f32("cosf", cos_f),
+    "atan_f32": _f32("atanf", math.atan), "tanh_f32": _f32("tanhf", math.tanh), "erf_f32": _f32("erff", math.erf),
+    "pow_f32": _f32("powf", pow_f, 2), "atan2_f32": _f32("atan2f", math.atan2, 2),
+}  # fmt: skip
+"""Functions of f32 values whose results are f32 values, by the names that translated code calls them by."""
 
 
 def fma_f64(first: float, second: float, third: float) -> float:

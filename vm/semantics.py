@@ -32,6 +32,7 @@ def _public(module: ModuleType) -> dict[str, Any]:
 NAMES: dict[str, Any] = {
     **_public(support),
     **_public(numerics),
+    **numerics.F32_FUNCTIONS,
     "math": math,
     "inf": math.inf,
     "nan": math.nan,
@@ -154,21 +155,30 @@ def _float(bits: int) -> dict[str, str]:
         return f"{{result}} = 1 if {condition} else 0"
 
     functions = {
-        "Ceil": "ceil_f", "Floor": "floor_f", "Round": "round_away", "Sqrt": "sqrt_f", "Exp": "exp_f",
-        "Exp2": "exp2_f", "ExpM1": "expm1_f", "Log": "log_f", "Log10": "log10_f", "Log1p": "log1p_f",
-        "Log2": "log2_f", "Sin": "sin_f", "Cos": "cos_f", "Atan": "math.atan", "Tanh": "math.tanh",
-        "Erf": "math.erf", "Rsqrt": f"rsqrt_f{bits}",
+        "Ceil": "ceil_f", "Floor": "floor_f", "Round": "round_away", "Sqrt": "sqrt_f", "Rsqrt": f"rsqrt_f{bits}",
     }  # fmt: skip
+    library = {
+        "Exp": "exp_f", "Exp2": "exp2_f", "ExpM1": "expm1_f", "Log": "log_f", "Log10": "log10_f", "Log1p": "log1p_f",
+        "Log2": "log2_f", "Sin": "sin_f", "Cos": "cos_f", "Atan": "math.atan", "Tanh": "math.tanh",
+        "Erf": "math.erf",
+    }  # fmt: skip
+
+    def c_library(function: str) -> str:
+        return f"{function.removeprefix('math.').removesuffix('_f')}_f32" if bits == 32 else function
+
     entries = {f"{name}{n}": rounded(f"{function}({{operand}})") for name, function in functions.items()}
+    entries |= {
+        f"{name}{n}": f"{{result}} = {c_library(function)}({{operand}})" for name, function in library.items()
+    }
     entries |= {
         f"Add{n}": rounded("{left} + {right}"),
         f"Sub{n}": rounded("{left} - {right}"),
         f"Mul{n}": rounded("{left} * {right}"),
         f"Div{n}": rounded("{left} / {right} if {right} else div_f({left}, {right})"),
         f"Rem{n}": rounded("rem_f({left}, {right})"),
-        f"Pow{n}": rounded("pow_f({left}, {right})"),
+        f"Pow{n}": f"{{result}} = {c_library('pow_f')}({{left}}, {{right}})",
         f"FPowI{n}": f"{{result}} = fpowi_f{bits}({{operand}}, {{exponent}})",
-        f"Atan2{n}": rounded("math.atan2({left}, {right})"),
+        f"Atan2{n}": f"{{result}} = {c_library('math.atan2')}({{left}}, {{right}})",
         f"FMA{n}": rounded(f"fma_f{bits}({{first}}, {{second}}, {{third}})"),
         f"Round{n}Even": "{result} = round_even({operand})",
         f"Abs{n}": "{result} = abs({operand})",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import linecache
 import math
 import struct
 import weakref
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any
 
-from halgpu.vm import abi, semantics
+from halgpu.vm import abi, jit, semantics, sources
 from halgpu.vm.control_flow import Structurer
 from halgpu.vm.dataflow import (
     CALLS,
@@ -27,54 +26,19 @@ from halgpu.vm.dataflow import (
     RawRegisters,
     Registers,
     TypeConflict,
+    TypedFunction,
     analyze,
     arguments,
     branches,
 )
 from halgpu.vm.definition import ModuleDef
 from halgpu.vm.isa import IMPORT_BIT, Op, Reg, Remap
+from halgpu.vm.loops import Region, RegionFinder
+from halgpu.vm.sources import Source
 from halgpu.vm.verifier import Block, VerifiedFunction
 
 _numbers = itertools.count(1)
 _VIEWS = {"I32": ("i", 4), "I64": ("q", 8), "F32": ("f", 4), "F64": ("d", 8)}
-
-
-class Source:
-    """The Python source of a function and where each line comes from."""
-
-    __slots__ = ("_offsets", "callees", "code", "filename", "function_ordinal", "lines", "module", "name")
-
-    def __init__(self, module: ModuleDef, name: str, filename: str, writer: FunctionTranslator) -> None:
-        self.module = module
-        self.name = name
-        self.filename = filename
-        self.function_ordinal = writer.ordinal
-        self.lines, self._offsets = writer.translate()
-        self.callees = frozenset(writer.callees)
-        self.code: CodeType = compile(self.text, filename, "exec", dont_inherit=True)
-
-    callees: frozenset[int]
-    """Ordinals of the module's own functions that it calls, as ``fn0``, ``fn1``, …"""
-
-    @property
-    def text(self) -> str:
-        """The source as one string."""
-        return "\n".join(self.lines) + "\n"
-
-    def frame(self, line_number: int) -> str:
-        """A line as a stack frame: ``module.main (model.mlir:12:5)``, or the bytecode offset where that is unknown."""
-        offset = self._offsets[line_number - 1] if 0 < line_number <= len(self._offsets) else 0
-        debug = self.module.debug
-        location = debug.location(self.function_ordinal, offset) if debug is not None else None
-        return f"{self.name} ({location or f'bytecode {offset:#06x}'})"
-
-
-_sources: dict[str, Source] = {}
-
-
-def source_of(filename: str) -> Source | None:
-    """The translated function that code of this file name belongs to, None for other Python code."""
-    return _sources.get(filename)
 
 
 class Translation:
@@ -89,18 +53,27 @@ class Translation:
             self.callees[ordinal | IMPORT_BIT] = abi.CallingConvention.parse(imported.cconv)
         self._prefix = f"<halgpu {next(_numbers)}"
         self._sources: dict[int, Source] = {}
-        weakref.finalize(self, _forget, self._prefix).atexit = False
+        weakref.finalize(self, sources.forget, self._prefix).atexit = False
 
     def source(self, ordinal: int) -> Source:
         """The source of a function, translated and compiled on first use."""
         made = self._sources.get(ordinal)
         if made is None:
             made = self._sources[ordinal] = self._translate(ordinal)
-            _sources[made.filename] = made
-            linecache.cache[made.filename] = (
-                len(made.text), None, made.text.splitlines(keepends=True), made.filename,
-            )  # fmt: skip
+            sources.register(made)
         return made
+
+    def again(self, ordinal: int, op: Op, names: tuple[str, ...]) -> CodeType:
+        """One instruction of a function as the code of a function with these arguments."""
+        name = self.name(ordinal)
+        filename = f"{self._prefix} {ordinal}:{name}:{op.offset:#06x}>"
+        made = sources.source_of(filename)
+        if made is None:
+            writer = FunctionTranslator(self, ordinal)
+            lines, offsets = writer.translate_again(op, names)
+            made = Source(self.module, name, filename, ordinal, lines, offsets, continues=True)
+            sources.register(made)
+        return next(part for part in made.code.co_consts if isinstance(part, CodeType))
 
     def name(self, ordinal: int) -> str:
         """The function's name for people, with the module's in front."""
@@ -110,15 +83,12 @@ class Translation:
 
     def _translate(self, ordinal: int) -> Source:
         name = self.name(ordinal)
-        return Source(
-            self.module, name, f"{self._prefix} {ordinal}:{name}>", FunctionTranslator(self, ordinal)
-        )
-
-
-def _forget(prefix: str) -> None:
-    for filename in [name for name in _sources if name.startswith(prefix + " ")]:
-        del _sources[filename]
-        linecache.cache.pop(filename, None)
+        writer = FunctionTranslator(self, ordinal)
+        lines, offsets = writer.translate()
+        made = Source(self.module, name, f"{self._prefix} {ordinal}:{name}>", ordinal, lines, offsets)
+        made.callees = frozenset(writer.callees)
+        made.loops = jit.NativeLoops(writer.function, writer.typed, writer.calls, writer.regions)
+        return made
 
 
 class FunctionTranslator:
@@ -136,17 +106,31 @@ class FunctionTranslator:
         self._offset = 0
         self._note: str | None = None
         self.registers: Registers
+        self.regions: tuple[Region, ...] = ()
+        self.typed = TypedFunction()
         try:
             self.typed = analyze(self.function, self.calls)
             self.registers = Registers()
+            if jit.enabled():
+                self.regions = RegionFinder(self.function, self.typed, self.calls).find()
         except TypeConflict:
             self.registers = RawRegisters()
-        self._flow = Structurer(self.function, self.line, self._indent)
+        self._headers = {region.loop.header: region for region in self.regions}
+        exits = {target for region in self.regions for target, _ in region.exits}
+        self._flow = Structurer(self.function, self.line, self._indent, exits)
 
     def translate(self) -> tuple[list[str], list[int]]:
         """Return the lines and, for each, the offset of the instruction it belongs to."""
         self._write_head()
-        self._flow.write(self._emit_tree)
+        self._flow.write(self._emit_unit)
+        return self.lines, self.offsets
+
+    def translate_again(self, op: Op, names: tuple[str, ...]) -> tuple[list[str], list[int]]:
+        """The same for one instruction alone, as a function with these arguments."""
+        self.line(f"def fn{self.ordinal}({', '.join(names)}):")
+        self._indent(1)
+        self._begin(op)
+        self._emit(op)
         return self.lines, self.offsets
 
     # Lines
@@ -189,6 +173,40 @@ class FunctionTranslator:
             self.line(statement)
 
     # Blocks
+
+    def _emit_unit(self, block: Block) -> bool:
+        """Write the tree of a unit's head; where that is a native loop's header, first the way into that loop."""
+        region = self._headers.get(block.offset)
+        if region is not None:
+            self._call_native(region, block)
+        return self._emit_tree(block)
+
+    def _call_native(self, region: Region, header: Block) -> None:
+        number, nest = region.number, region.nest
+        function = self.ordinal
+        self._offset, self._note = header.ops[0].offset, "native loop"
+        self.line(f"hot{function}[{nest}] += 1")
+        self.line(f"if hot{function}[{nest}] > when{function}[{number}]:")
+        self._indent(1)
+        passed = [
+            *(self.registers.read(*local) for local in region.incoming),
+            *(f"r{ref}" for ref in region.reads),
+        ]
+        self.line(f"x = loop{function}_{number}({', '.join(passed)})")
+        self.line("if x:")
+        self._indent(1)
+        left = ["x", *(self.registers.target(*local) for local in region.outgoing)]
+        self.line(f"{', '.join(left)}, = x")
+        for position, (target, copies) in enumerate(region.exits):
+            if len(region.exits) > 1:
+                self.line(f"if x == {position}:")
+                self._indent(1)
+            for source, made, moves in copies:
+                self._copy_ref(Reg("ref", source, moves), Reg("ref", made))
+            self._flow.leave(target)
+            if len(region.exits) > 1:
+                self._indent(-1)
+        self._indent(-2)
 
     def _emit_tree(self, block: Block) -> bool:
         """Write a block and those written into it; say whether control never leaves its end."""

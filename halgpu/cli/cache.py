@@ -20,7 +20,7 @@ def configure(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Print where the cache is and what it has, or what was removed; returns 0."""
-    from halgpu.devices import cache
+    from halgpu import disk_cache as cache
 
     try:
         folder = cache.folder()
@@ -36,7 +36,8 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _info() -> int:
-    from halgpu.devices import cache, driver_folders
+    from halgpu import disk_cache as cache
+    from halgpu.devices import driver_folders
 
     sizes = [path.stat().st_size for path in cache.entries()]
     print(f"folder: {cache.folder()}{'' if cache.enabled() else ' (off: HALGPU_CACHE=0)'}")

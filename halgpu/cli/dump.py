@@ -2,6 +2,7 @@
 
 --kernels  OpenCL C: what each kernel is translated to, its source where it is hand-written, or its VM code (vmvx)
 --python   Python: what each function is translated to
+--llvm     LLVM IR: what each loop that may become machine code is written as, before LLVM optimizes it
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def configure(parser: Parser) -> None:
         help="the device to translate kernels for (default: one with 64-bit and without 16-bit floats)",
     )
     parser.add_argument("--python", action="store_true", help="see above")
+    parser.add_argument("--llvm", action="store_true", help="see above")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -42,7 +44,9 @@ def main(options: argparse.Namespace) -> int:
         sys.stdout.writelines(_kernels(data, options.device))
     if options.python:
         sys.stdout.writelines(_python(data))
-    if not options.kernels and not options.python:
+    if options.llvm:
+        sys.stdout.writelines(_llvm(data))
+    if not options.kernels and not options.python and not options.llvm:
         from halgpu.vm import listing
 
         sys.stdout.write(listing.listing(data))
@@ -104,3 +108,23 @@ def _python(data: Any) -> Iterator[str]:
     translation = BytecodeModule.load(data).translation
     sources = [translation.source(function.definition.ordinal) for function in translation.functions]
     yield "\n\n".join(f"# {source.name}\n{source.text}" for source in sources)
+
+
+def _llvm(data: Any) -> Iterator[str]:
+    from halgpu.vm import BytecodeModule, jit
+
+    if not jit.enabled():
+        raise errors.FailedPrecondition(
+            "loops are not compiled here: that needs llvmlite (pip install 'halgpu[jit]') and HALGPU_JIT not to be 0"
+        )
+    translation = BytecodeModule.load(data).translation
+    count = 0
+    for function in translation.functions:
+        source = translation.source(function.definition.ordinal)
+        if source.loops is None:
+            continue
+        for region in source.loops.regions:
+            count += 1
+            yield f"; {source.name}, loop at {region.loop.header:#06x}\n{source.loops.text(region.number)}\n"
+    if not count:
+        yield f"; @{translation.module.name} has no loops that only compute and touch buffers\n"

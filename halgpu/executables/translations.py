@@ -1,6 +1,6 @@
 """Translated executables kept on disk, so that a second start neither translates nor loads what does.
 
-An entry of the cache of built kernels (devices/cache.py) whose name is made of all that a translation depends on: the
+An entry of the cache of built kernels (disk_cache.py) whose name is made of all that a translation depends on: the
 executable's bytes, its constants, the target, and the translator itself. What cannot be read or does not make sense is
 a miss, never an error. Text, not pickles: reading an entry runs nothing.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import cache as once
 from typing import Any, NamedTuple
 
-from halgpu.devices import cache
+from halgpu import disk_cache
 from halgpu.devices.base import BindingLayout, KernelLayout, Program
 from halgpu.errors import Error
 
@@ -35,7 +35,7 @@ def key(translator: str, data: memoryview, target: str, constants: tuple[int, ..
     code = _state(translator)
     if code is None:
         return None
-    return cache.key(["translation", code, target, repr(constants), hashlib.sha256(data).hexdigest()])
+    return disk_cache.key(["translation", code, target, repr(constants), hashlib.sha256(data).hexdigest()])
 
 
 @once
@@ -55,7 +55,7 @@ def _state(translator: str) -> str | None:
 
 def load(name: str) -> Translation | None:
     """The translation that is kept under ``name``; None where there is none."""
-    body = cache.load(name)
+    body = disk_cache.load(name)
     if body is None:
         return None
     try:
@@ -85,7 +85,7 @@ def store(name: str, program: Program, names: Sequence[str]) -> None:
             for layout in program.layouts
         ],
     }  # fmt: skip
-    cache.store(name, json.dumps(found).encode())
+    disk_cache.store(name, json.dumps(found).encode())
 
 
 def _layout(found: dict[str, Any]) -> KernelLayout:

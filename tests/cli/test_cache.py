@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from halgpu import disk_cache as cache
 from halgpu.cli import main
-from halgpu.devices import cache
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import platform
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -120,3 +122,27 @@ def test_a_device_is_for_kernels_only(network, capsys):
         printed = capsys.readouterr()
         assert printed.out == ""
         assert "--device=opencl says what to translate kernels for: use it with --kernels" in printed.err
+
+
+def test_llvm(
+    compile_mlir: Callable[..., bytes],
+    examples: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    network: str,
+) -> None:
+    """A program's loops as LLVM takes them, none in one whose kernels are the device's; an error where there is no LLVM."""
+    from llvmlite import binding
+
+    source = (examples / "network.mlir").read_text()
+    (tmp_path / "a.vmfb").write_bytes(compile_mlir(source, "vmvx-inline", model="inline-static"))
+    assert main(["dump", "--llvm", str(tmp_path / "a.vmfb")]) == 0
+    first, *others = capsys.readouterr().out.split("; module.network, loop at ")[1:]
+    assert len(others) >= 5
+    binding.parse_assembly(first.partition("\n")[2]).verify()
+    assert main(["dump", "--llvm", network]) == 0
+    assert "has no loops" in capsys.readouterr().out
+    monkeypatch.setenv("HALGPU_JIT", "0")
+    assert main(["dump", "--llvm", network]) == 1
+    assert "halgpu[jit]" in capsys.readouterr().err

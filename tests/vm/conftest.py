@@ -191,10 +191,10 @@ class Program:
     def function(self, cconv: str, body: Sequence[Any], name: str = "main") -> int:
         """Add a function and return its ordinal."""
         encoder = Encoder()
-        if not isinstance(body[0], Label):
+        if not isinstance(body[0], str):
             encoder.block("entry")
         for item in body:
-            if isinstance(item, Label):
+            if isinstance(item, str):
                 encoder.block(item)
             else:
                 encoder.op(*item)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from halgpu import errors, vm
-from halgpu.vm import translator
+from halgpu.vm import sources
 
 SCALARS = """
 func.func @collatz(%n: i64) -> i32 {
@@ -283,11 +283,11 @@ def test_a_dropped_module_leaves_nothing(program: Any) -> None:
     module = program.module()
     filename = module.translation.source(0).filename
     assert filename in linecache.cache
-    assert translator.source_of(filename) is not None
+    assert sources.source_of(filename) is not None
     del module
     gc.collect()
     assert filename not in linecache.cache
-    assert translator.source_of(filename) is None
+    assert sources.source_of(filename) is None
 
 
 def test_names_may_be_anything(program: Any) -> None:

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from halgpu.devices import cache
+from halgpu import disk_cache
 from halgpu.devices.base import switch
 from halgpu.executables import translations
 from halgpu.executables.base import Builds, Executable
@@ -42,7 +42,7 @@ class VulkanSpirvLoader:
 
 def translated(data: memoryview, target: Target, constants: tuple[int, ...]) -> Translation:
     """The translation of an executable, kept from an earlier one if there was one (translations.py)."""
-    if target.checked or not cache.enabled():
+    if target.checked or not disk_cache.enabled():
         return translate(data, target, constants)
     key = translations.key(_HERE, data, repr(replace(target, device="")), constants)
     found = None if key is None else translations.load(key)

@@ -1,4 +1,5 @@
-"""Built kernels kept on disk, for drivers that do not keep them themselves; and translations (translations.py).
+"""What takes long to make, kept on disk: kernels, for drivers that do not keep them themselves; translations of them
+(executables/translations.py); and loops of VM code.
 
 An entry is a file: 32 bytes of SHA-256 of what follows, then the entry's bytes. Its name is the SHA-256 of all that
 these depend on. It is written under another name and renamed, so that readers see all of it or nothing

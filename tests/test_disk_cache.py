@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from halgpu.devices import cache
+from halgpu import disk_cache as cache
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_every_flipped_byte_is_a_miss(folder: Path) -> None:
 DENIED = """
 import os, sys
 from pathlib import Path
-from halgpu.devices import cache
+from halgpu import disk_cache as cache
 place = Path(sys.argv[1])
 os.chmod(place, 0o755)
 cache.store("entry", b"x")
@@ -133,7 +133,7 @@ def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_eight_processes_at_once(folder: Path) -> None:
     code = """
-from halgpu.devices import cache
+from halgpu import disk_cache as cache
 body = bytes(100_000)
 for turn in range(50):
     cache.store(f"entry{turn % 3}", body)
