@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from halgpu.devices import KernelLayout, Program, cache, open_device
+from halgpu import disk_cache
+from halgpu.devices import KernelLayout, Program, open_device
 from halgpu.executables import translations
 from halgpu.executables.base import Builds
 from halgpu.executables.vulkan_spirv import loader
@@ -146,7 +147,7 @@ def damaged(path: Path, how: str) -> None:
 )  # fmt: skip
 def test_a_damaged_entry_is_a_miss(executables: list[memoryview], made: list[Target], how: str) -> None:
     good = loader.translated(executables[0], TARGET, ())
-    (path,) = cache.entries()
+    (path,) = disk_cache.entries()
     damaged(path, how)
     assert loader.translated(executables[0], TARGET, ()) == good
     assert len(made) == 2
