@@ -50,7 +50,8 @@ ALWAYS: Final = (
 )
 
 
-CHANNELS_LAST: Final = "--iree-preprocessing-pass-pipeline=builtin.module(util.func(iree-preprocessing-convert-conv-to-channels-last))"
+_CHANNELS_LAST: Final = "util.func(iree-preprocessing-convert-conv-to-channels-last)"
+CHANNELS_LAST: Final = f"--iree-preprocessing-pass-pipeline=builtin.module({_CHANNELS_LAST})"
 """Convolutions with channels last, as the compiler tiles them best: ONNX and PyTorch have them first.
 
 On PoCL convolutions of 3 x 3 and more take a third to a tenth of the time. GPUs have not been measured."""
