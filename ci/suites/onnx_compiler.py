@@ -1,8 +1,9 @@
 """Compiles ONNX models together: a process that keeps the compiler, and finds out which of some models it refuses.
 
 Nearly all the time that iree-compile takes for a model of one operator it takes for any model, so that twenty joined
-in one module cost little more than one. A module that is refused is compiled again without the models at fault, which
-diagnostics name: import_onnx gives nodes the name of their graph, and that is the name of the case.
+in one module cost little more than one. Most refusals are found before, by lowering each model to linalg alone, which
+is quick. A module that is refused after that is compiled again without the models at fault, which diagnostics name:
+import_onnx gives nodes the name of their graph, and that is the name of the case.
 """
 
 from __future__ import annotations
@@ -49,10 +50,13 @@ class Compiler:
         for name, model in models.items():
             try:
                 imported[name] = self._child.ask(("import", model, self._modern), seconds)
+                self._child.ask(("lower", imported[name], ""), seconds)
             except Refused as problem:
-                made.refused[name] = str(problem)
+                made.refused[name] = first_error(str(problem))
+                imported.pop(name, None)
             except Broken as problem:
                 made.broken[name] = str(problem)
+                imported.pop(name, None)
         self._join(imported, made, seconds)
         return made
 
@@ -117,6 +121,10 @@ def _serve(pipe: Connection, flags: list[str], repaired: bool) -> None:
             if kind == "import":
                 pipe.send(("done", _imported(what, how)))
                 continue
+            if kind == "lower":
+                _lower(api, what)
+                pipe.send(("done", None))
+                continue
             from onnx_nodes import joined
 
             compile_module(api, joined(what), Path(how))
@@ -137,6 +145,17 @@ def _imported(model: bytes, modern: bool) -> bytes:
 
     loaded = onnx.load_model_from_string(model)
     return import_onnx.imported(import_onnx.modern(loaded) if modern else loaded)
+
+
+def _lower(api: Any, module: bytes) -> None:
+    """The first phase alone, which is where operators are unknown."""
+    from halgpu.compiler import worker
+
+    with api.Session() as session:
+        invocation = worker._invocation(api, session, end="input")
+        if not invocation.parse_source(worker._wrap(api, module, "lowered", session)):
+            raise worker.Wrong
+        worker._execute(invocation)
 
 
 def _halgpu(api: Any, module: bytes, output: Path) -> None:
