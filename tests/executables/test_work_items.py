@@ -18,6 +18,7 @@ from halgpu.executables.vulkan_spirv.translate import Target
 
 GROUPS = 3
 WORKGROUP_ID = 26
+LOCAL_ID = 27
 CPU = Target(cpu=True)
 DEVICES = pytest.mark.parametrize("target", [CPU, Target()], ids=["cpu", "gpu"])
 
@@ -94,6 +95,28 @@ def test_one_work_item_where_all_do_the_same(target: Target) -> None:
     given = np.arange(GROUPS, dtype="i4") + 7
     found = run_program(open_device("opencl"), program, [given, 0 * given], groups=(GROUPS, 1, 1))
     np.testing.assert_array_equal(found[1], 2 * given)
+
+
+class Rows(Spirv):
+    """Kernels whose index is the work-item's along y: those along x and z do the same."""
+
+    def invocation(self) -> int:
+        variable = self.variable(INPUT, self.type("3xi32"))
+        self.annotations += instruction(Op.Decorate, variable, BUILT_IN, LOCAL_ID)
+        return self.op(Op.CompositeExtract, "i32", self.op(Op.Load, "3xi32", variable), 1)
+
+
+@DEVICES
+def test_one_work_item_along_axes_that_none_reads(target: Target) -> None:
+    """Others would add once more to what the first has added to."""
+    s = Rows("i32", size=4, workgroup=(2, 4, 8))
+    place = s.element(0, s.index)
+    s.do(Op.Store, place, s.op(Op.IAdd, "i32", s.op(Op.Load, "i32", place), s.index))
+    program = s.program(target)
+    assert program.layouts[0].workgroup_size == (1, 4, 1)
+    given = np.arange(4, dtype="i4") + 7
+    found = run_program(open_device("opencl"), program, [given], groups=(1, 1, 1))
+    np.testing.assert_array_equal(found[0], given + np.arange(4))
 
 
 @DEVICES

@@ -416,6 +416,18 @@ class Kernel:
         self._repaired = bool(found)
         return found
 
+    def _drop_idle_axes(self) -> None:
+        """Leave out work-items that do what others do, since nothing tells them apart.
+
+        Stock kernels have them where a small result leaves an axis of the workgroup without work. They add to the
+        same element each, which is right only as long as they do so at the same time, and for nothing then.
+        """
+        told_apart = _SAME_FOR_GROUP | {BuiltIn.LOCAL_INVOCATION_ID}
+        if self.usage.synchronizes or self.module.cooperates or not self.builtins_used() <= told_apart:
+            return
+        x, y, z = (size if axis in self._local_ids else 1 for axis, size in enumerate(self.launched_size))
+        self.launched_size = x, y, z
+
     def _keep_own_elements(self) -> None:
         """Turn workgroup memory that no two work-items share into variables."""
         if self.usage.synchronizes or self._repaired or self.recorder is not None:
@@ -473,6 +485,7 @@ class Kernel:
         """The kernel as C, once its statements were emitted."""
         for loop in self.loops:
             form_for(loop)
+        self._drop_idle_axes()
         self._keep_own_elements()
         if self.source.cpu:
             self._widen_indices()
