@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def _serve(pipe: Connection, flags: list[str], repaired: bool) -> None:
     said = tempfile.TemporaryFile()  # noqa: SIM115 - what MLIR writes to stderr, as long as the process lives
     os.dup2(said.fileno(), 2)
     api._initializeGlobalCL("iree-compile", *flags, QUIET)
-    compile_module: Callable[[Any, bytes, Path], None] = _halgpu if repaired else _stock
+    compile_module: Callable[[Any, bytes, Path], None] = partial(_halgpu, flags) if repaired else _stock
     while True:
         kind, what, how = pipe.recv()
         said.seek(0)
@@ -158,12 +159,14 @@ def _lower(api: Any, module: bytes) -> None:
         worker._execute(invocation)
 
 
-def _halgpu(api: Any, module: bytes, output: Path) -> None:
+def _halgpu(flags: list[str], api: Any, module: bytes, output: Path) -> None:
     from halgpu.compiler import worker
 
     source = output.with_suffix(".mlirbc")
     source.write_bytes(module)
-    job = {"source": str(source), "name": "joined", "onnx": False, "shapes": {}, "output": str(output)}
+    job = {
+        "source": str(source), "name": "joined", "onnx": False, "shapes": {}, "flags": flags, "output": str(output)
+    }  # fmt: skip
     try:
         stdout, sys.stdout = sys.stdout, open(os.devnull, "w")  # noqa: SIM115 - steps that it tells
         worker.compile_with(api, job)
