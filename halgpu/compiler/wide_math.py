@@ -10,7 +10,7 @@ tangent of ``(m - 1) / (m + 1)``; ln 2 is taken in two parts.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import factorial
 from typing import Any
@@ -166,7 +166,7 @@ def _binary() -> str:
     return text.function("%x: f64, %y: f64", _pow(text, "%x", "%y"))
 
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[[], str]] = {
     "math.exp": lambda: _unary("exp"),
     "math.log": lambda: _unary("log"),
     "math.powf": _binary,
