@@ -17,6 +17,7 @@ The report has one entry a case. `status` is one of
     right, wrong
     unfit             its values are not tensors of numbers
     compile-refused   halgpu.compile refuses it
+    compile-crashed   the compiler crashes or hangs, of which halgpu.compile makes an errors.Internal
     load-refused      halgpu refuses the program, or a call of it
     broken            a crash, a hang, or an exception that is not halgpu's
 
@@ -135,7 +136,7 @@ class Lane:
             if name in made.refused:
                 entry.status, entry.message = "compile-refused", made.refused[name]
             if name in made.broken:
-                entry.status, entry.message = "broken", f"halgpu.compile: {made.broken[name]}"
+                entry.status, entry.message = "compile-crashed", made.broken[name]
         for path in set(made.paths.values()):
             self._load(path, [case for case in cases if made.paths.get(case.name) == path], entries)
 

@@ -1,8 +1,9 @@
 """Compiles ONNX models together: a process that keeps the compiler, and finds out which of some models it refuses.
 
 Nearly all the time that iree-compile takes for a model of one operator it takes for any model, so that twenty joined
-in one module cost little more than one. A module that is refused is compiled again without the models at fault, which
-diagnostics name: import_onnx gives nodes the name of their graph, and that is the name of the case.
+in one module cost little more than one. Most refusals are found before, by lowering each model to linalg alone, which
+is quick. A module that is refused after that is compiled again without the models at fault, which diagnostics name:
+import_onnx gives nodes the name of their graph, and that is the name of the case.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -49,10 +51,13 @@ class Compiler:
         for name, model in models.items():
             try:
                 imported[name] = self._child.ask(("import", model, self._modern), seconds)
+                self._child.ask(("lower", imported[name], ""), seconds)
             except Refused as problem:
-                made.refused[name] = str(problem)
+                made.refused[name] = first_error(str(problem))
+                imported.pop(name, None)
             except Broken as problem:
                 made.broken[name] = str(problem)
+                imported.pop(name, None)
         self._join(imported, made, seconds)
         return made
 
@@ -108,7 +113,7 @@ def _serve(pipe: Connection, flags: list[str], repaired: bool) -> None:
     said = tempfile.TemporaryFile()  # noqa: SIM115 - what MLIR writes to stderr, as long as the process lives
     os.dup2(said.fileno(), 2)
     api._initializeGlobalCL("iree-compile", *flags, QUIET)
-    compile_module: Callable[[Any, bytes, Path], None] = _halgpu if repaired else _stock
+    compile_module: Callable[[Any, bytes, Path], None] = partial(_halgpu, flags) if repaired else _stock
     while True:
         kind, what, how = pipe.recv()
         said.seek(0)
@@ -116,6 +121,10 @@ def _serve(pipe: Connection, flags: list[str], repaired: bool) -> None:
         try:
             if kind == "import":
                 pipe.send(("done", _imported(what, how)))
+                continue
+            if kind == "lower":
+                _lower(api, what)
+                pipe.send(("done", None))
                 continue
             from onnx_nodes import joined
 
@@ -139,12 +148,25 @@ def _imported(model: bytes, modern: bool) -> bytes:
     return import_onnx.imported(import_onnx.modern(loaded) if modern else loaded)
 
 
-def _halgpu(api: Any, module: bytes, output: Path) -> None:
+def _lower(api: Any, module: bytes) -> None:
+    """The first phase alone, which is where operators are unknown."""
+    from halgpu.compiler import worker
+
+    with api.Session() as session:
+        invocation = worker._invocation(api, session, end="input")
+        if not invocation.parse_source(worker._wrap(api, module, "lowered", session)):
+            raise worker.Wrong
+        worker._execute(invocation)
+
+
+def _halgpu(flags: list[str], api: Any, module: bytes, output: Path) -> None:
     from halgpu.compiler import worker
 
     source = output.with_suffix(".mlirbc")
     source.write_bytes(module)
-    job = {"source": str(source), "name": "joined", "onnx": False, "shapes": {}, "output": str(output)}
+    job = {
+        "source": str(source), "name": "joined", "onnx": False, "shapes": {}, "flags": flags, "output": str(output)
+    }  # fmt: skip
     try:
         stdout, sys.stdout = sys.stdout, open(os.devnull, "w")  # noqa: SIM115 - steps that it tells
         worker.compile_with(api, job)

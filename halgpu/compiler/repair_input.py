@@ -9,22 +9,26 @@ What stands here comes from models: PyTorch's operators, and ONNX's by way of th
    the image's first row and the other with its last, so that points beyond its edges make it read far outside of the
    image (torch-mlir, lib/Conversion/TorchToLinalg/Uncategorized.cpp). An element at a place that is computed from
    floats is taken from inside of its tensor now; outside there are zeros.
+3. *Functions of 64-bit floats*, for Vulkan kernels, which have none (see ``wide_math``).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from halgpu.compiler import wide_math
+
 _LOWER = frozenset({"arith.maxsi", "arith.maximumf", "arith.maxnumf"})
 _UPPER = frozenset({"arith.minsi", "arith.minimumf", "arith.minnumf"})
 
 
-def repair(module: Any) -> dict[str, int]:
+def repair(module: Any, *, vulkan: bool) -> dict[str, int]:
     """Repair ``module``, an operation builtin.module of iree.compiler.ir, in place, with its context entered.
 
-    Returns how many operations of each kind there were.
+    ``vulkan`` says that its kernels are going to be Vulkan's. Returns how many operations of each kind there were.
     """
-    found: dict[str, list[Any]] = {name: [] for name in _REPAIRS}
+    repairs = {**_REPAIRS, **(dict.fromkeys(wide_math.NAMES, wide_math.expand) if vulkan else {})}
+    found: dict[str, list[Any]] = {name: [] for name in repairs}
 
     def visit(operation: Any) -> Any:
         if operation.name in found:
@@ -32,7 +36,7 @@ def repair(module: Any) -> dict[str, int]:
         return _ir().WalkResult.ADVANCE
 
     module.walk(visit)
-    return {name: sum(map(_REPAIRS[name], operations)) for name, operations in found.items()}
+    return {name: sum(map(repairs[name], operations)) for name, operations in found.items()}
 
 
 def _ir() -> Any:

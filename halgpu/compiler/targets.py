@@ -50,6 +50,13 @@ ALWAYS: Final = (
 )
 
 
+_CHANNELS_LAST: Final = "util.func(iree-preprocessing-convert-conv-to-channels-last)"
+CHANNELS_LAST: Final = f"--iree-preprocessing-pass-pipeline=builtin.module({_CHANNELS_LAST})"
+"""Convolutions with channels last, as the compiler tiles them best: ONNX and PyTorch have them first.
+
+On PoCL convolutions of 3 x 3 and more take a third to a tenth of the time. GPUs have not been measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of a workgroup: the most that the compiler is offered, whatever more the device claims."""
@@ -140,7 +147,8 @@ def for_device(capabilities: Capabilities, model: str | None) -> list[str]:
         return for_name("vmvx-inline", model)
     if "ptx" in capabilities.languages:
         return for_name(cuda_architecture(capabilities), model)
-    return _flags(model or DYNAMIC, f"--iree-hal-target-device={device_record(capabilities)}")
+    layout = [CHANNELS_LAST] if capabilities.kind == "cpu" else []
+    return _flags(model or DYNAMIC, f"--iree-hal-target-device={device_record(capabilities)}", *layout)
 
 
 def cuda_architecture(capabilities: Capabilities) -> str:

@@ -64,7 +64,7 @@ def compile_with(api: Any, job: dict[str, Any]) -> None:
         _execute(first)
         module = first.export_module()
         with context:
-            repair_input.repair(module)
+            repair_input.repair(module, vulkan=any("vulkan" in flag for flag in job["flags"]))
         second = _invocation(api, session, start="input", end="stream")
         second.import_module(module)
         _execute(second)

@@ -139,19 +139,21 @@ def joined(modules: Iterator[bytes] | Sequence[bytes]) -> bytes:
     return written.getvalue()
 
 
-def sample(names: dict[str, list[str]], count: int) -> tuple[dict[str, Case], list[tuple[set[str], bytes]]]:
-    """Cases by module of onnx.backend.test.case.node, and ``count`` modules of MLIR that have them among them.
+def sample(names: dict[str, list[str]]) -> tuple[dict[str, Case], bytes]:
+    """Cases by module of onnx.backend.test.case.node, and a module of MLIR that has them all.
 
     Made in a process of its own: whatever the compiler's bindings and protobuf leave behind ends with it.
     """
-    request = pickle.dumps((names, count))
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", __file__], input=request, capture_output=True, timeout=300
+        [sys.executable, "-W", "ignore", __file__],
+        input=pickle.dumps(names),
+        capture_output=True,
+        timeout=300,
     )
     if done.returncode:
         raise AssertionError(f"the sample cannot be made: {done.stderr.decode(errors='replace')}")
-    cases, modules = pickle.loads(done.stdout)
-    return cases, modules
+    cases, module = pickle.loads(done.stdout)
+    return cases, module
 
 
 def _sample() -> None:
@@ -161,16 +163,14 @@ def _sample() -> None:
 
     sys.modules["onnx_nodes"] = sys.modules[__name__]
     Case.__module__ = "onnx_nodes"
-    names, count = pickle.load(sys.stdin.buffer)
+    names = pickle.load(sys.stdin.buffer)
     wanted = {name for found in names.values() for name in found}
     cases = {case.name: case for case in cases_of(list(names)) if case.name in wanted}
-    imported = {
-        name: import_onnx.imported(import_onnx.modern(onnx.load_model_from_string(case.model)))
-        for name, case in cases.items()
-    }
-    parts = [list(imported)[number::count] for number in range(count)]
-    modules = [(set(part), joined([imported[name] for name in part])) for part in parts]
-    sys.stdout.buffer.write(pickle.dumps((cases, modules)))
+    imported = [
+        import_onnx.imported(import_onnx.modern(onnx.load_model_from_string(case.model)))
+        for case in cases.values()
+    ]
+    sys.stdout.buffer.write(pickle.dumps((cases, joined(imported))))
 
 
 if __name__ == "__main__":

@@ -102,6 +102,33 @@ MATMUL = """func.func @main(%x: tensor<64x64xi8>, %w: tensor<64x64xi8>) -> tenso
 """
 
 
+CONVOLUTION = """
+func.func @main(%x: tensor<1x3x9x8xf32>) -> tensor<1x5x7x6xf32> {
+  %w = arith.constant dense<WEIGHTS> : tensor<5x3x3x3xf32>
+  %b = arith.constant dense<BIAS> : tensor<5xf32>
+  %0 = tensor.empty() : tensor<1x5x7x6xf32>
+  %1 = linalg.broadcast ins(%b : tensor<5xf32>) outs(%0 : tensor<1x5x7x6xf32>) dimensions = [0, 2, 3]
+  %2 = linalg.conv_2d_nchw_fchw ins(%x, %w : tensor<1x3x9x8xf32>, tensor<5x3x3x3xf32>)
+      outs(%1 : tensor<1x5x7x6xf32>) -> tensor<1x5x7x6xf32>
+  return %2 : tensor<1x5x7x6xf32>
+}
+"""
+
+
+def test_convolutions_on_cpus_have_channels_last() -> None:
+    assert targets.CHANNELS_LAST in targets.for_device(CPU, None)
+    assert targets.CHANNELS_LAST not in targets.for_device(GPU, None)
+    generator = np.random.default_rng(0)
+    weights, bias, x = (
+        generator.integers(-8, 8, shape).astype(np.float32) for shape in ((5, 3, 3, 3), (5,), (1, 3, 9, 8))
+    )
+    text = CONVOLUTION.replace("WEIGHTS", str(weights.tolist())).replace("BIAS", str(bias.tolist()))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
+    wanted = np.einsum("ncyxij,fcij->nfyx", windows, weights) + bias[:, None, None]
+    found = np.asarray(halgpu.load(halgpu.compile(text), "opencl").main(x))
+    np.testing.assert_array_equal(found, wanted)  # small integers: exact
+
+
 def test_i8_operands_of_a_matmul_keep_their_signs() -> None:
     """Which they lose with the compiler's default Vulkan target, for want of dot products."""
     x, w = np.random.default_rng(1).integers(-100, 100, (2, 64, 64)).astype(np.int8)

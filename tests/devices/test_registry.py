@@ -94,7 +94,7 @@ def test_opencl_lists_the_indices_that_exist() -> None:
     [
         (
             "opencl?unifed=0",
-            r"no option 'unifed' \(did you mean 'unified'\?\); there are: unified, cache, pool, debug",
+            r"no option 'unifed' \(did you mean 'unified'\?\); there are: unified, cache, maps, pool, debug",
         ),
         ("opencl?unified=2", "must be one of 0, 1; found '2'"),
         ("opencl?unified", "must be one of 0, 1; found ''"),

@@ -54,19 +54,17 @@ def unsigned_rule(rule: Rule, width: int) -> Rule:
 
 
 def integer_rules(width: int) -> dict[Op, Rule]:
-    mask = (1 << width) - 1
-
-    def out(distance: int) -> int:
-        """A negative distance is a large one, and the width or more shifts all bits out."""
-        return min(distance & mask, width)
+    def distance(b: int) -> int:
+        """By the width or more, and a negative one is, all bits are shifted out."""
+        return min(b & ((1 << width) - 1), width)
 
     return {
         Op.IAdd: lambda a, b: a + b, Op.ISub: lambda a, b: a - b, Op.IMul: lambda a, b: a * b,
         Op.SDiv: divide, Op.SRem: remainder, Op.SMod: lambda a, b: a % b if b else 0,
         Op.UDiv: unsigned_rule(divide, width), Op.UMod: unsigned_rule(remainder, width),
         Op.BitwiseAnd: lambda a, b: a & b, Op.BitwiseOr: lambda a, b: a | b, Op.BitwiseXor: lambda a, b: a ^ b,
-        Op.ShiftLeftLogical: lambda a, b: a << out(b), Op.ShiftRightArithmetic: lambda a, b: a >> out(b),
-        Op.ShiftRightLogical: lambda a, b: (a & mask) >> out(b),
+        Op.ShiftLeftLogical: lambda a, b: a << distance(b), Op.ShiftRightArithmetic: lambda a, b: a >> distance(b),
+        Op.ShiftRightLogical: lambda a, b: (a & ((1 << width) - 1)) >> distance(b),
     }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from halgpu.executables.vulkan_spirv.translate import Target
 
 GROUPS = 3
 WORKGROUP_ID = 26
+LOCAL_ID = 27
 CPU = Target(cpu=True)
 DEVICES = pytest.mark.parametrize("target", [CPU, Target()], ids=["cpu", "gpu"])
 
@@ -33,16 +34,23 @@ class Alike(Spirv):
 
 
 class Summing(Spirv):
-    """out[i] = start + a[0] * b[0, i] + a[1] * b[1, i] + …, in that order, with the sum in a phi or in `out`."""
+    """out[i] = start + a[0] * b[0, i] + a[1] * b[1, i] + …, in that order, with the sum in a phi or in memory.
+
+    That is `out`, or the work-item's own element of an array in workgroup memory.
+    """
 
     COUNT = 5
 
-    def __init__(self, workgroup: tuple[int, int, int], *, in_memory: bool) -> None:
+    def __init__(self, workgroup: tuple[int, int, int], *, in_memory: bool, shared: bool = False) -> None:
         super().__init__("f32", "f32", "f32", size=int(np.prod(workgroup)), workgroup=workgroup)
         self.out = self.element(2, self.index)
         start = self.op(Op.FAdd, "f32", self.op(Op.Load, "f32", self.out), self.constant("f32", 1.5))
+        sum_ = self.out
+        if shared:
+            array = self.variable(WORKGROUP, self.array("f32", self.size))
+            sum_ = self.access("f32", WORKGROUP, array, self.index)
         if in_memory:
-            self.do(Op.Store, self.out, start)
+            self.do(Op.Store, sum_, start)
         header, body, proceed, merge = (self.new() for _ in range(4))
         self.do(Op.Branch, header)
         self.label(header)
@@ -57,17 +65,17 @@ class Summing(Spirv):
         a = self.op(Op.Load, "f32", self.element(0, k))
         b = self.op(Op.Load, "f32", self.element(1, self.op(Op.IAdd, "i32", row, self.index)))
         product = self.op(Op.FMul, "f32", a, b)
-        before = self.op(Op.Load, "f32", self.out) if total is None else total
+        before = self.op(Op.Load, "f32", sum_) if total is None else total
         self.body += instruction(Op.FAdd, self.type("f32"), summed, before, product)
         if in_memory:
-            self.do(Op.Store, self.out, summed)
+            self.do(Op.Store, sum_, summed)
         self.do(Op.Branch, proceed)
         self.label(proceed)
         self.body += instruction(Op.IAdd, self.type("i32"), stepped, k, self.constant("i32", 1))
         self.do(Op.Branch, header)
         self.label(merge)
-        if total is not None:
-            self.do(Op.Store, self.out, total)
+        if total is not None or shared:
+            self.do(Op.Store, self.out, self.op(Op.Load, "f32", sum_) if total is None else total)
 
     def wanted(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
         total = out + np.float32(1.5)
@@ -89,6 +97,28 @@ def test_one_work_item_where_all_do_the_same(target: Target) -> None:
     np.testing.assert_array_equal(found[1], 2 * given)
 
 
+class Rows(Spirv):
+    """Kernels whose index is the work-item's along y: those along x and z do the same."""
+
+    def invocation(self) -> int:
+        variable = self.variable(INPUT, self.type("3xi32"))
+        self.annotations += instruction(Op.Decorate, variable, BUILT_IN, LOCAL_ID)
+        return self.op(Op.CompositeExtract, "i32", self.op(Op.Load, "3xi32", variable), 1)
+
+
+@DEVICES
+def test_one_work_item_along_axes_that_none_reads(target: Target) -> None:
+    """Others would add once more to what the first has added to."""
+    s = Rows("i32", size=4, workgroup=(2, 4, 8))
+    place = s.element(0, s.index)
+    s.do(Op.Store, place, s.op(Op.IAdd, "i32", s.op(Op.Load, "i32", place), s.index))
+    program = s.program(target)
+    assert program.layouts[0].workgroup_size == (1, 4, 1)
+    given = np.arange(4, dtype="i4") + 7
+    found = run_program(open_device("opencl"), program, [given], groups=(1, 1, 1))
+    np.testing.assert_array_equal(found[0], given + np.arange(4))
+
+
 @DEVICES
 def test_atomics_count_every_work_item(target: Target) -> None:
     s = Alike("i32", workgroup=(64, 1, 1))
@@ -101,11 +131,13 @@ def test_atomics_count_every_work_item(target: Target) -> None:
 
 
 @pytest.mark.parametrize("workgroup", [(64, 1, 1), (8, 4, 1), (2, 3, 5)])
-@pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "phi"])
-def test_loops_over_work_items(workgroup: tuple[int, int, int], in_memory: bool) -> None:
-    s = Summing(workgroup, in_memory=in_memory)
+@pytest.mark.parametrize("where", ["out", "phi", "shared"])
+def test_loops_over_work_items(workgroup: tuple[int, int, int], where: str) -> None:
+    s = Summing(workgroup, in_memory=where != "phi", shared=where == "shared")
     program = s.program(CPU)
     assert program.layouts[0].workgroup_size == (1, 1, 1)
+    assert program.layouts[0].local_memory == 0
+    assert "__local" not in program.source
     assert "get_local_id" not in program.source
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal(s.COUNT, "f4"), rng.standard_normal((s.COUNT, s.size), "f4")
@@ -124,8 +156,26 @@ def test_workgroup_memory_keeps_its_work_items() -> None:
     """Stock kernels initialize all of it in each work-item, without a barrier: one must end before the next begins."""
     s = Summing((64, 1, 1), in_memory=True)
     shared = s.variable(WORKGROUP, s.array("f32", 64))
-    s.do(Op.Store, s.access("f32", WORKGROUP, shared, s.index), s.constant("f32", 1))
+    for element in range(2):
+        place = s.access("f32", WORKGROUP, shared, s.constant("i32", element))
+        s.do(Op.Store, place, s.constant("f32", 1))
     assert s.program(CPU).layouts[0].workgroup_size == (64, 1, 1)
+
+
+@DEVICES
+def test_workgroup_memory_of_which_each_work_item_has_an_element(target: Target) -> None:
+    """It is a variable, unless a second place of it is used."""
+    program = Summing((64, 1, 1), in_memory=True, shared=True).program(target)
+    assert "__local" not in program.source
+    assert program.layouts[0].local_memory == 0
+    for step in (0, 1):
+        s = Summing((64, 1, 1), in_memory=True, shared=True)
+        array = s.variable(WORKGROUP, s.array("f32", 64))
+        place = s.access("f32", WORKGROUP, array, s.op(Op.IAdd, "i32", s.index, s.constant("i32", 1)))
+        s.do(Op.Store, place, s.constant("f32", 2))
+        if step:
+            s.do(Op.Store, s.access("f32", WORKGROUP, array, s.index), s.constant("f32", 3))
+        assert ("__local" in s.program(target).source) == bool(step)
 
 
 @pytest.mark.parametrize("workgroup", [(64, 1, 1), (8, 4, 1), (16, 8, 1)])

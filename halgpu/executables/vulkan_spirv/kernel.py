@@ -16,6 +16,7 @@ from . import (
     library,
     literals,
     lost_barriers,
+    own_elements,
     ranges,
     usage,
     workitems,
@@ -79,7 +80,8 @@ class Kernel:
         self.epochs: defaultdict[object, int] = defaultdict(int)
         self.prologue: list[str] = []
         self.declarations: list[str] = []
-        self.local_memory = 0
+        self._shared: dict[str, ty.Type] = {}
+        """Declarations of workgroup memory -> the types that they declare."""
         self.scope = Scope(None)
         self.measures = False
         self.apart = ""
@@ -192,9 +194,18 @@ class Kernel:
 
     def declare_local(self, name: str, type_: ty.Type) -> None:
         """Declare a variable in workgroup memory."""
-        align = max(ty.alignment(type_), 1)
-        self.local_memory = -(-self.local_memory // align) * align + ty.byte_size(type_)
-        self.declarations.append(f"__local {self.source.declarator(type_, name)}")
+        declaration = f"__local {self.source.declarator(type_, name)}"
+        self._shared[declaration] = type_
+        self.declarations.append(declaration)
+
+    @property
+    def local_memory(self) -> int:
+        """Bytes of workgroup memory."""
+        size = 0
+        for type_ in self._shared.values():
+            align = max(ty.alignment(type_), 1)
+            size = -(-size // align) * align + ty.byte_size(type_)
+        return size
 
     @property
     def subgroups(self) -> Subgroups:
@@ -405,6 +416,29 @@ class Kernel:
         self._repaired = bool(found)
         return found
 
+    def _drop_idle_axes(self) -> None:
+        """Leave out work-items that do what others do, since nothing tells them apart.
+
+        Stock kernels have them where a small result leaves an axis of the workgroup without work. They add to the
+        same element each, which is right only as long as they do so at the same time, and for nothing then.
+        """
+        told_apart = _SAME_FOR_GROUP | {BuiltIn.LOCAL_INVOCATION_ID}
+        if self.usage.synchronizes or self.module.cooperates or not self.builtins_used() <= told_apart:
+            return
+        x, y, z = (size if axis in self._local_ids else 1 for axis, size in enumerate(self.launched_size))
+        self.launched_size = x, y, z
+
+    def _keep_own_elements(self) -> None:
+        """Turn workgroup memory that no two work-items share into variables."""
+        if self.usage.synchronizes or self._repaired or self.recorder is not None:
+            return
+        for array in own_elements.arrays(self.declarations):
+            variable = own_elements.replace(self.scope, array, self.locals, {*self._starts, "p"})
+            if variable is not None:
+                self.locals.append(variable)
+                self.declarations.remove(array.declaration)
+                del self._shared[array.declaration]
+
     def _split_vectors(self) -> None:
         """Take vectors apart where the compiler makes longer ones of their components."""
 
@@ -451,6 +485,8 @@ class Kernel:
         """The kernel as C, once its statements were emitted."""
         for loop in self.loops:
             form_for(loop)
+        self._drop_idle_axes()
+        self._keep_own_elements()
         if self.source.cpu:
             self._widen_indices()
             self._split_vectors()
