@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halgpu import disk_cache
 from halgpu.devices import (
     BindingLayout,
     Device,
     KernelLayout,
     Program,
-    cache,
     open_device,
     opencl,
     opencl_programs,
@@ -317,7 +317,7 @@ def test_a_damaged_entry_is_a_miss(folder: Path, compiled: list[Program], damage
         body = b"not a program"
         entry.write_bytes({
             "empty": b"", "cut": data[:-5], "flipped": data[:99] + bytes([data[99] ^ 1]) + data[100:],
-            "swapped": cache.hashlib.sha256(body).digest() + body,
+            "swapped": disk_cache.hashlib.sha256(body).digest() + body,
         }[damage])  # fmt: skip
     assert ran(device, program(3)) == [103] * 4
     assert len(compiled) == 2
