@@ -1,0 +1,205 @@
+"""Reads and writes MLIR with the dialects of inline programs, and says where something is wrong.
+
+xDSL reads the text; every operation keeps its place in it, so that a diagnostic of any later pass names file, line and
+column. Diagnostics are collected: one run tells all that is wrong, not the first thing.
+"""
+
+from __future__ import annotations
+
+import bisect
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects.arith import Arith
+from xdsl.dialects.builtin import (
+    Builtin,
+    CallSiteLoc,
+    FileLineColLoc,
+    FusedLoc,
+    IntAttr,
+    ModuleOp,
+    NameLoc,
+    StringAttr,
+    UnknownLoc,
+)
+from xdsl.dialects.cf import Cf
+from xdsl.dialects.func import Func
+from xdsl.dialects.math import Math
+from xdsl.dialects.scf import Scf
+from xdsl.ir import Attribute, Operation
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import DiagnosticException, ParseError, VerifyException
+from xdsl.utils.lexer import Span
+
+from halgpu import errors
+from halgpu.compiler.dialects import extra
+from halgpu.compiler.dialects.hal import HAL
+from halgpu.compiler.dialects.hal_inline import HALInline
+from halgpu.compiler.dialects.hal_loader import HALLoader
+from halgpu.compiler.dialects.util import Util
+from halgpu.compiler.dialects.vm import VM
+
+MAX_REPORTED = 20
+"""Diagnostics that one error lists."""
+
+
+def context() -> Context:
+    """A context with all dialects of inline programs; attributes of others are kept as text."""
+    made = Context(allow_unregistered=True)
+    for dialect in (Builtin, Arith, Math, Cf, Scf, Func, Util, HAL, HALInline, HALLoader, VM):
+        made.load_dialect(dialect)
+    for op in extra.OPERATIONS:
+        made.load_op(op)
+    return made
+
+
+@dataclass
+class Diagnostics:
+    """What is wrong with a program, in the order found."""
+
+    found: list[str] = field(default_factory=list)
+
+    def error(self, op: Operation, message: str) -> None:
+        """Take note of something wrong with an operation."""
+        text = f"{place(op)}: error: '{op_name(op)}': {message}"
+        if text not in self.found:
+            self.found.append(text)
+
+    def check(self) -> None:
+        """Raise InvalidArgument if there is anything."""
+        if not self.found:
+            return
+        shown = self.found[:MAX_REPORTED]
+        if len(self.found) > MAX_REPORTED:
+            shown.append(f"… {len(self.found) - MAX_REPORTED} more errors")
+        raise errors.InvalidArgument(shown[0], details="\n".join(shown[1:]))
+
+
+def op_name(op: Operation) -> str:
+    """The name that the text has for an operation, also for one that no dialect here defines."""
+    found = op.attributes.get("op_name__")
+    return found.data if isinstance(found, StringAttr) else op.name
+
+
+def place(op: Operation) -> str:
+    """``file:line:column`` of an operation, or of the nearest one around it that has a place."""
+    at: Operation | None = op
+    while at is not None:
+        found = file_location(at.location)
+        if found is not None:
+            return f"{found.filename.data}:{found.line.data}:{found.col.data}"
+        at = at.parent_op()
+    return "<unknown>"
+
+
+def file_location(location: Attribute) -> FileLineColLoc | None:
+    """The first place in a file that a location speaks of."""
+    for found in _parts(location):
+        if isinstance(found, FileLineColLoc):
+            return found
+    return None
+
+
+def _parts(location: Attribute) -> Iterator[Attribute]:
+    if isinstance(location, CallSiteLoc):
+        yield from _parts(location.callee)
+    elif isinstance(location, NameLoc):
+        yield from _parts(location.parameters[1])
+    elif isinstance(location, FusedLoc):
+        for part in location.locations.data:
+            yield from _parts(part)
+    else:
+        yield location
+
+
+# Reading.
+
+
+def parse(text: str, name: str, ctx: Context | None = None) -> ModuleOp:
+    """Read a module and verify it. ``name`` stands in diagnostics.
+
+    Raises InvalidArgument: a line ``file:line:column: error: …`` for each thing that is wrong.
+    """
+    try:
+        module = _Parser(ctx or context(), text, name).parse_module()
+    except _Located as problem:
+        raise errors.InvalidArgument(problem.text) from problem.cause
+    except ParseError as problem:
+        raise errors.InvalidArgument(_located(name, text, problem.span, problem.msg)) from problem
+    except RecursionError as problem:
+        raise errors.InvalidArgument(f"{name}: expected MLIR, found nesting too deep to read") from problem
+    verify(module)
+    return module
+
+
+def verify(module: ModuleOp) -> None:
+    """Check every operation. Raises InvalidArgument with all that is wrong."""
+    diagnostics = Diagnostics()
+    for op in module.walk():
+        try:
+            op.verify(verify_nested_ops=False)
+        except (VerifyException, DiagnosticException) as problem:
+            diagnostics.error(op, _first_line(problem))
+    diagnostics.check()
+
+
+class _Located(Exception):
+    """A problem of an operation that was being read."""
+
+    def __init__(self, text: str, cause: Exception) -> None:
+        super().__init__(text)
+        self.text = text
+        self.cause = cause
+
+
+class _Parser(Parser):
+    """Gives each operation its place in the text, unless the text itself says a location."""
+
+    def __init__(self, ctx: Context, text: str, name: str) -> None:
+        super().__init__(ctx, text, name)
+        self._name = name
+        self._breaks = [at for at, character in enumerate(text) if character == "\n"]
+
+    def parse_operation(self) -> Operation:
+        start = self._current_token.span.start
+        try:
+            op = super().parse_operation()
+        except (VerifyException, ValueError, KeyError, IndexError, AssertionError, TypeError) as problem:
+            text = f"{self._place(start)}: error: {_first_line(problem)}"
+            raise _Located(text, problem) from problem
+        if isinstance(op.location, UnknownLoc):
+            line, column = self._position(start)
+            op.location = FileLineColLoc(StringAttr(self._name), IntAttr(line), IntAttr(column))
+        return op
+
+    def _position(self, at: int) -> tuple[int, int]:
+        line = bisect.bisect_left(self._breaks, at)
+        return line + 1, at - (self._breaks[line - 1] if line else -1)
+
+    def _place(self, at: int) -> str:
+        line, column = self._position(at)
+        return f"{self._name}:{line}:{column}"
+
+
+def _located(name: str, text: str, span: Span[str] | Span[bytes], message: str) -> str:
+    line = text.count("\n", 0, span.start) + 1
+    column = span.start - text.rfind("\n", 0, span.start)
+    return f"{name}:{line}:{column}: error: {message.strip().splitlines()[0]}"
+
+
+def _first_line(problem: Exception) -> str:
+    lines = [line for line in str(problem).splitlines() if line.strip()]
+    return lines[0].strip() if lines else type(problem).__name__
+
+
+# Writing.
+
+
+def print_module(module: ModuleOp, *, generic: bool = False, locations: bool = False) -> str:
+    """The module as text."""
+    stream = io.StringIO()
+    Printer(stream=stream, print_generic_format=generic, print_debuginfo=locations).print_op(module)
+    return stream.getvalue().rstrip() + "\n"
