@@ -90,7 +90,7 @@ def place(op: Operation) -> str:
     while at is not None:
         found = file_location(at.location)
         if found is not None:
-            return f"{found.filename.data}:{found.line.data}:{found.col.data}"
+            return f"{found.filename.data}:{found.line.data}:{found.column.data}"
         at = at.parent_op()
     return "<unknown>"
 
@@ -107,7 +107,7 @@ def _parts(location: Attribute) -> Iterator[Attribute]:
     if isinstance(location, CallSiteLoc):
         yield from _parts(location.callee)
     elif isinstance(location, NameLoc):
-        yield from _parts(location.parameters[1])
+        yield from _parts(location.location)
     elif isinstance(location, FusedLoc):
         for part in location.locations.data:
             yield from _parts(part)

@@ -46,9 +46,9 @@ from xdsl.printer import Printer
 from xdsl.traits import (
     IsolatedFromAbove,
     IsTerminator,
-    NoTerminator,
     Pure,
     ReturnLike,
+    SingleBlockImplicitTerminator,
     SymbolOpInterface,
     SymbolTable,
 )
@@ -62,6 +62,15 @@ NOT_VARIADIC = -1
 
 
 @irdl_op_definition
+class ModuleTerminatorOp(IRDLOperation):
+    """Ends a module; not written."""
+
+    name = "vm.module_terminator"
+    assembly_format = "attr-dict"
+    traits = traits_def(IsTerminator())
+
+
+@irdl_op_definition
 class ModuleOp(IRDLOperation):
     """A program for the virtual machine."""
 
@@ -69,12 +78,14 @@ class ModuleOp(IRDLOperation):
     sym_visibility = opt_prop_def(StringAttr)
     sym_name = prop_def(SymbolNameConstraint())
     body = region_def("single_block")
-    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), SymbolTable(), NoTerminator())
+    traits = traits_def(
+        IsolatedFromAbove(), SymbolOpInterface(), SymbolTable(), SingleBlockImplicitTerminator(ModuleTerminatorOp)
+    )
 
     def __init__(self, name: str) -> None:
         super().__init__(
             properties={"sym_name": StringAttr(name), "sym_visibility": StringAttr("public")},
-            regions=[Region(Block())],
+            regions=[Region(Block([ModuleTerminatorOp.build()]))],
         )
 
     @classmethod
@@ -86,9 +97,12 @@ class ModuleOp(IRDLOperation):
         attributes = parser.parse_optional_attr_dict_with_keyword()
         op.attributes = dict(attributes.data) if attributes else {}
         body = parser.parse_region()
-        if body.blocks:
-            op.detach_region(0)
-            op.add_region(body)
+        if not body.blocks:
+            body.add_block(Block())
+        if not isinstance(body.blocks[-1].last_op, ModuleTerminatorOp):
+            body.blocks[-1].add_op(ModuleTerminatorOp.build())
+        op.detach_region(0)
+        op.add_region(body)
         return op
 
     def print(self, printer: Printer) -> None:
@@ -97,7 +111,7 @@ class ModuleOp(IRDLOperation):
         printer.print_symbol_name(self.sym_name.data)
         printer.print_op_attributes(self.attributes, print_keyword=True)
         printer.print_string(" ")
-        printer.print_region(self.body)
+        printer.print_region(self.body, print_block_terminators=False)
 
 
 @irdl_op_definition
@@ -585,6 +599,6 @@ def successors(op: Operation) -> list[tuple[Block, Sequence[SSAValue]]]:
 
 
 OPERATIONS = (
-    ModuleOp, FuncOp, ExportOp, ImportOp, GlobalRefOp, GlobalI32Op, GlobalI64Op, GlobalF32Op, GlobalF64Op,
+    ModuleOp, ModuleTerminatorOp, FuncOp, ExportOp, ImportOp, GlobalRefOp, GlobalI32Op, GlobalI64Op, GlobalF32Op, GlobalF64Op,
     RodataOp, CallOp, CallVariadicOp, DiscardRefsOp, BranchOp, CondBranchOp, ReturnOp, FailOp,
 )  # fmt: skip
