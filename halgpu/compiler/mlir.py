@@ -58,15 +58,22 @@ def context() -> Context:
 
 @dataclass
 class Diagnostics:
-    """What is wrong with a program, in the order found."""
+    """What is wrong with a program, in the order found, and what else is to be told of it."""
 
     found: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     def error(self, op: Operation, message: str) -> None:
         """Take note of something wrong with an operation."""
         text = f"{place(op)}: error: '{op_name(op)}': {message}"
         if text not in self.found:
             self.found.append(text)
+
+    def remark(self, op: Operation, message: str) -> None:
+        """Take note of something that is not wrong."""
+        text = f"{place(op)}: remark: '{op_name(op)}': {message}"
+        if text not in self.remarks:
+            self.remarks.append(text)
 
     def check(self) -> None:
         """Raise InvalidArgument if there is anything."""
@@ -191,8 +198,10 @@ def _located(name: str, text: str, span: Span[str] | Span[bytes], message: str) 
 
 
 def _first_line(problem: Exception) -> str:
-    lines = [line for line in str(problem).splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(problem).__name__
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    if not lines:
+        return type(problem).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 # Writing.

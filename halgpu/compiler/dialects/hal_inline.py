@@ -19,11 +19,11 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.traits import HasCanonicalizationPatternsTrait, MemoryAllocEffect, Pure
-from xdsl.pattern_rewriter import RewritePattern
+from xdsl.traits import MemoryAllocEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from halgpu.compiler.dialects import formats, hal, util_attrs
+from halgpu.compiler.dialects.folds import FoldsBuffers
 from halgpu.compiler.dialects.inlining import AllOpsInline
 
 INDEX = eq(IndexType())
@@ -31,14 +31,6 @@ I32 = eq(i32)
 BUFFER = eq(hal.BufferType())
 VIEW = eq(hal.BufferViewType())
 STORAGE = eq(util_attrs.BufferType())
-
-
-class _Folds(HasCanonicalizationPatternsTrait):
-    @classmethod
-    def get_canonicalization_patterns(cls) -> tuple[RewritePattern, ...]:
-        from halgpu.compiler.transforms import fold_buffers
-
-        return fold_buffers.PATTERNS
 
 
 @irdl_op_definition
@@ -118,7 +110,7 @@ class BufferLengthOp(IRDLOperation):
     buffer = operand_def(BUFFER)
     result = result_def(INDEX)
     assembly_format = "`<` $buffer `:` type($buffer) `>` `:` type($result) attr-dict-with-keyword"
-    traits = traits_def(Pure(), _Folds())
+    traits = traits_def(Pure(), FoldsBuffers())
 
 
 @irdl_op_definition
@@ -129,7 +121,7 @@ class BufferStorageOp(IRDLOperation):
     buffer = operand_def(BUFFER)
     storage = result_def(STORAGE)
     assembly_format = "`<` $buffer `:` type($buffer) `>` `:` type($storage) attr-dict-with-keyword"
-    traits = traits_def(Pure(), _Folds())
+    traits = traits_def(Pure(), FoldsBuffers())
 
 
 @irdl_op_definition
@@ -149,7 +141,7 @@ class BufferViewCreateOp(IRDLOperation):
         "`shape` `(` `[` $shape `]` `)` `type` `(` $element_type `)` `encoding` `(` $encoding_type `)` "
         "`:` type($result) attr-dict-with-keyword"
     )
-    traits = traits_def(Pure(), _Folds())
+    traits = traits_def(Pure(), FoldsBuffers())
 
 
 @irdl_op_definition
@@ -176,7 +168,7 @@ class BufferViewBufferOp(IRDLOperation):
     buffer_view = operand_def(VIEW)
     result = result_def(BUFFER)
     assembly_format = "`<` $buffer_view `:` type($buffer_view) `>` `:` type($result) attr-dict-with-keyword"
-    traits = traits_def(Pure(), _Folds())
+    traits = traits_def(Pure(), FoldsBuffers())
 
 
 @irdl_op_definition

@@ -27,25 +27,17 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.pattern_rewriter import RewritePattern
-from xdsl.traits import HasCanonicalizationPatternsTrait, MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from halgpu.compiler.dialects import formats, hal, util_attrs
+from halgpu.compiler.dialects.folds import FoldsBuffers
 from halgpu.compiler.dialects.inlining import AllOpsInline
 
 INDEX = eq(IndexType())
 I32 = eq(i32)
 EXECUTABLE = eq(hal.ExecutableType())
 STORAGE = eq(util_attrs.BufferType())
-
-
-class _Folds(HasCanonicalizationPatternsTrait):
-    @classmethod
-    def get_canonicalization_patterns(cls) -> tuple[RewritePattern, ...]:
-        from halgpu.compiler.transforms import fold_buffers
-
-        return fold_buffers.PATTERNS
 
 
 @irdl_op_definition
@@ -146,7 +138,7 @@ class ExecutableDispatchOp(IRDLOperation):
         "$binding_lengths) `]` `)` attr-dict-with-keyword"
     )
     custom_directives = (formats.DispatchBindings,)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect(), _Folds())
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect(), FoldsBuffers())
 
     def verify_(self) -> None:
         sizes = {len(self.binding_buffers), len(self.binding_offsets), len(self.binding_lengths)}

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from typing import Final
+
+from xdsl.context import Context
 from xdsl.dialect_interfaces import DialectInterface
-from xdsl.ir import Operation
+from xdsl.ir import Dialect, Operation
 
 
 class InlinerInterface(DialectInterface, ABC):
@@ -26,3 +29,19 @@ class AllOpsInline(InlinerInterface):
 
     def is_legal_to_inline(self, op: Operation) -> bool:
         return True
+
+
+OTHERS: Final = {name: AllOpsInline() for name in ("arith", "builtin", "cf", "func", "math", "scf", "util")}
+"""Declarations for dialects that are xDSL's, or whose operations' structure the inliner knows (util, func)."""
+
+
+def obstacle(op: Operation, ctx: Context) -> str | None:
+    """Why ``op`` may not be inlined; None if it may."""
+    name = op.attributes.get("op_name__")
+    full = op.name if name is None else str(name).strip('"')
+    prefix = Dialect.split_name(full)[0] if "." in full else "builtin"
+    dialect = next((found for found in ctx.loaded_dialects if found.name == prefix), None)
+    interface = (dialect.get_interface(InlinerInterface) if dialect is not None else None) or OTHERS.get(prefix)
+    if interface is None:
+        return f"dialect '{prefix}' declares nothing about inlining its operations"
+    return None if interface.is_legal_to_inline(op) else f"dialect '{prefix}' says that it is not to be inlined"

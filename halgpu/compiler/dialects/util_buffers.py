@@ -20,6 +20,7 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, Pure
 
 from halgpu.compiler.dialects import formats
+from halgpu.compiler.dialects.folds import FoldsBuffers
 from halgpu.compiler.dialects.util_attrs import BufferType
 
 INDEX = eq(IndexType())
@@ -125,7 +126,7 @@ class BufferSizeOp(IRDLOperation):
     operand = operand_def(BUFFER)
     result = result_def(INDEX)
     assembly_format = "$operand `:` type($operand) attr-dict-with-keyword"
-    traits = traits_def(Pure())
+    traits = traits_def(Pure(), FoldsBuffers())
 
     def __init__(self, operand: SSAValue) -> None:
         super().__init__(operands=[operand], result_types=[IndexType()])

@@ -143,7 +143,7 @@ def _packed(to: Lowering, values: Sequence[SSAValue]) -> SSAValue:
         return to.null(vm_types.BufferType())
     buffer = to.emit("buffer.alloc", to.i64(4 * len(values)), to.i32(4))
     for number, value in enumerate(values):
-        to.emit("buffer.store.i32", value, buffer, to.i64(number))
+        to.emit("buffer.store.i32", buffer, to.i64(number), value)
     return buffer
 
 

@@ -224,7 +224,7 @@ def buffer_load(to: Lowering, op: util.BufferLoadOp, operands: Sequence[SSAValue
 def buffer_store(to: Lowering, op: util.BufferStoreOp, operands: Sequence[SSAValue]) -> None:
     name, size = access(op.source.type)
     target, offset = span(to, op.target, operands[1], operands[3])
-    to.emit(f"buffer.store.{name}", operands[0], target, element(to, offset, size))
+    to.emit(f"buffer.store.{name}", target, element(to, offset, size), operands[0])
 
 
 def access(type_: Attribute) -> tuple[str, int]:
