@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
+from xdsl.dialect_interfaces.op_asm import OpAsmDialectInterface
 from xdsl.dialects.arith import Arith
 from xdsl.dialects.builtin import (
     Builtin,
@@ -28,7 +29,7 @@ from xdsl.dialects.cf import Cf
 from xdsl.dialects.func import Func
 from xdsl.dialects.math import Math
 from xdsl.dialects.scf import Scf
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute, Dialect, Operation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import DiagnosticException, ParseError, VerifyException
@@ -49,11 +50,20 @@ MAX_REPORTED = 20
 def context() -> Context:
     """A context with all dialects of inline programs; attributes of others are kept as text."""
     made = Context(allow_unregistered=True)
-    for dialect in (Builtin, Arith, Math, Cf, Scf, Func, Util, HAL, HALInline, HALLoader, VM):
+    # Its own copy of builtin: that dialect keeps the blobs of the files that are read.
+    builtin = Dialect("builtin", list(Builtin.operations), list(Builtin.attributes), [OpAsmDialectInterface()])
+    for dialect in (builtin, Arith, Math, Cf, Scf, Func, Util, HAL, HALInline, HALLoader, VM):
         made.load_dialect(dialect)
     for op in extra.OPERATIONS:
         made.load_op(op)
     return made
+
+
+def resources(ctx: Context) -> dict[str, bytes]:
+    """The blobs of the modules that were read with a context, by key (``dense_resource``)."""
+    interface = ctx.get_dialect("builtin").get_interface(OpAsmDialectInterface)
+    texts = interface._blob_storage if interface is not None else {}
+    return {key: bytes.fromhex(text.removeprefix("0x")) for key, text in texts.items() if text}
 
 
 @dataclass
