@@ -55,7 +55,7 @@ def finish(
     module = mlir.parse(text, name, ctx)
     if kernels:
         embed(module, kernels)
-    remarks = pipeline.run(module, ctx, pipeline.FINISH, tell)
+    remarks = pipeline.run(module, ctx, pipeline.FINISH, tell, verify_each=False)
     tell(EMIT_STEP)
     made = emit.emit(module, mlir.resources(ctx))
     return Finished(writer.write(made), tuple(remarks))

@@ -112,7 +112,7 @@ class ExecutableLookupFunctionOp(IRDLOperation):
         "`target` `(` $executable `:` type($executable) `)` `function` `(` $entry_point `)` "
         "`:` type($result) attr-dict-with-keyword"
     )
-    traits = traits_def(MemoryReadEffect())
+    traits = traits_def(Pure())
 
 
 @irdl_op_definition

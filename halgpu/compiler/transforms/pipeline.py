@@ -18,6 +18,7 @@ from halgpu import errors
 from halgpu.compiler import mlir
 from halgpu.compiler.transforms import inline
 from halgpu.compiler.transforms.combine_initializers import CombineInitializersPass
+from halgpu.compiler.transforms.common_values import CommonValuesPass
 from halgpu.compiler.transforms.convert_to_vm import ConvertToVmPass
 from halgpu.compiler.transforms.discard_refs import DiscardRefsPass
 from halgpu.compiler.transforms.fold_globals import FoldGlobalsPass
@@ -32,6 +33,7 @@ PASSES: Final[dict[str, type[ModulePass]]] = {
         AnnotateRegistersPass,
         CanonicalizePass,
         CombineInitializersPass,
+        CommonValuesPass,
         CommonSubexpressionElimination,
         ConvertScfToCf,
         ConvertToVmPass,
@@ -45,16 +47,20 @@ PASSES: Final[dict[str, type[ModulePass]]] = {
 """All passes of ``halgpu opt``."""
 
 FINISH: Final = (
-    "materialize-executables,convert-scf-to-cf,inline,symbol-dce,combine-initializers,canonicalize,cse,fold-globals,"
-    "symbol-dce,canonicalize,convert-to-vm,discard-refs"
+    "materialize-executables,convert-scf-to-cf,inline,symbol-dce,combine-initializers,canonicalize,common-values,fold-globals,"
+    "symbol-dce,canonicalize,convert-to-vm,canonicalize,common-values,discard-refs"
 )
 """From a module at HAL level to the virtual machine."""
 
 Told = Callable[[str], None]
 
 
-def run(module: ModuleOp, ctx: Context, spec: str, told: Told = lambda name: None) -> list[str]:
+def run(
+    module: ModuleOp, ctx: Context, spec: str, told: Told = lambda name: None, *, verify_each: bool = True
+) -> list[str]:
     """Run the passes of a pipeline such as ``"inline,canonicalize"``; ``told`` hears each pass's name.
+
+    The module is verified after each pass, or after the last one only.
 
     Returns remarks, a line each. Raises InvalidArgument with what a pass finds wrong, and for a pipeline that cannot
     be.
@@ -68,7 +74,8 @@ def run(module: ModuleOp, ctx: Context, spec: str, told: Told = lambda name: Non
             found.apply(ctx, module)
         except (DiagnosticException, PassFailedException, VerifyException) as problem:
             raise errors.InvalidArgument(f"pass {found.name}: {str(problem).splitlines()[0]}") from problem
-        mlir.verify(module)
+        if verify_each or found is passes[-1]:
+            mlir.verify(module)
     return list(inline.REMARKS)
 
 
