@@ -37,7 +37,11 @@ from halgpu import errors  # noqa: E402
 from halgpu.compiler.finish import finish  # noqa: E402
 from halgpu.vm import definition, verifier  # noqa: E402
 
-FLAGS = ("--iree-execution-model=inline-dynamic", "--iree-torch-emit-async-entry-points=false")
+FLAGS = (
+    "--iree-execution-model=inline-dynamic",
+    "--iree-input-demote-f64-to-f32=false",
+    "--iree-torch-emit-async-entry-points=false",
+)
 TARGETS = {"cpu": CPU, "vulkan": (VULKAN,)}
 
 
@@ -100,7 +104,15 @@ def examples() -> list[Program]:
     functions = {"counter": "add"}
     return [
         Program(
-            Case(functions.get(name, name), (), b"", tuple(inputs), tuple(np.zeros(s, np.float32) for s in shapes), 0, 0),
+            Case(
+                functions.get(name, name),
+                (),
+                b"",
+                tuple(inputs),
+                tuple(np.zeros(s, np.float32) for s in shapes),
+                0,
+                0,
+            ),
             (ROOT / "examples" / f"{name}.mlir").read_bytes(),
             ".mlir",
         )

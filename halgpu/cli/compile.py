@@ -95,7 +95,9 @@ def _finish(options: argparse.Namespace) -> int:
     unused |= {"--execution-model": options.execution_model, "--input-type": options.input_type}
     for name, value in (unused | {"--": options.rest}).items():
         if value:
-            raise errors.InvalidArgument(f"{name} does not go with a program at HAL level, whose kernels are compiled")
+            raise errors.InvalidArgument(
+                f"{name} does not go with a program at HAL level, whose kernels are compiled"
+            )
     finish.check()
     text, name = read_source(options.source)
     with Progress(options.quiet) as progress:

@@ -17,11 +17,18 @@ from halgpu.cli.flags import Parser
 def configure(parser: Parser) -> None:
     """Add the flags."""
     parser.add_argument("source", nargs="?", metavar="FILE", help="a .mlir, or - for stdin")
-    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="where to print (default: stdout)")
     parser.add_argument(
-        "--pass-pipeline", default="", metavar="PASSES", help="the passes, separated by commas (default: none)"
+        "-o", "--output", default="-", metavar="FILE", help="where to print (default: stdout)"
     )
-    parser.add_argument("--kernels", action="append", default=[], metavar="[NAME=]FILE", help="see halgpu compile")
+    parser.add_argument(
+        "--pass-pipeline",
+        default="",
+        metavar="PASSES",
+        help="the passes, separated by commas (default: none)",
+    )
+    parser.add_argument(
+        "--kernels", action="append", default=[], metavar="[NAME=]FILE", help="see halgpu compile"
+    )
     parser.add_argument("--generic", action="store_true", help="print operations in their generic form")
     parser.add_argument("--locations", action="store_true", help="print where operations come from")
     parser.add_argument("--list", action="store_true", help="list the passes")

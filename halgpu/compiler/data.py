@@ -7,11 +7,13 @@ little-endian, one of fewer than 8 bits takes a byte.
 from __future__ import annotations
 
 from xdsl.dialects.builtin import (
+    AnyFloat,
     DenseIntOrFPElementsAttr,
     DenseResourceAttr,
     FloatAttr,
     IntegerAttr,
     IntegerType,
+    ShapedType,
     StringAttr,
 )
 from xdsl.ir import Attribute
@@ -39,7 +41,7 @@ def to_bytes(value: Attribute, resources: dict[str, bytes]) -> bytes:
     if isinstance(value, BytePatternAttr):
         return bytes([value.pattern.data & 0xFF]) * _size(value.type)
     if isinstance(value, IntegerAttr | FloatAttr):
-        packed: bytes = value.type.pack([value.value.data])  # type: ignore[union-attr]
+        packed: bytes = value.type.pack([value.value.data])
         return packed
     raise NoBytes(f"expected bytes, such as a string or a dense attribute, found {str(value)[:60]}")
 
@@ -71,12 +73,10 @@ def _resource(value: DenseResourceAttr, resources: dict[str, bytes]) -> bytes:
 
 def _size(type_: Attribute) -> int:
     """Bytes of a shaped type."""
-    shape = getattr(type_, "get_shape", None)
     element = getattr(type_, "element_type", None)
-    if shape is None or not isinstance(element, IntegerType) and not hasattr(element, "bitwidth"):
+    if not isinstance(type_, ShapedType) or not isinstance(element, IntegerType | AnyFloat):
         raise NoBytes(f"expected a tensor of numbers, found {type_}")
-    width = element.width.data if isinstance(element, IntegerType) else element.bitwidth
-    size = -(-int(width) // 8)
-    for dimension in shape():
+    size = -(-int(element.bitwidth) // 8)
+    for dimension in type_.get_shape():
         size *= dimension
     return size

@@ -21,7 +21,6 @@ from xdsl.dialects.builtin import (
     TupleType,
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
-from xdsl.traits import SymbolTable
 
 from halgpu import errors
 from halgpu.compiler import data
@@ -395,5 +394,3 @@ class _Locations:
             known = tuple(part for part in parts if part is not None)
             return debug.FusedLocation("", known) if known else None
         return None
-
-

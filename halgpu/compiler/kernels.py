@@ -22,7 +22,7 @@ from xdsl.ir import Operation
 
 from halgpu import errors
 from halgpu.compiler.dialects import hal, hal_loader
-from halgpu.compiler.mlir import Diagnostics
+from halgpu.compiler.mlir import Diagnostics, erase
 from halgpu.compiler.transforms.symbols import table
 from halgpu.devices.layout import KernelLayout
 from halgpu.executables import handwritten
@@ -92,7 +92,9 @@ def _read_comment(file: SourceFile, text: str) -> None:
     accesses = [item for item in items if item in ACCESSES]
     types = items[: len(items) - len(accesses)]
     if types + accesses != items:
-        raise errors.InvalidArgument(f"kernel {name}: expected the constants' types before the buffers' accesses")
+        raise errors.InvalidArgument(
+            f"kernel {name}: expected the constants' types before the buffers' accesses"
+        )
     workgroup, local = _read_extra(name, rest)
     file.layouts[name] = KernelLayout(name, types, accesses, workgroup, local)
 
@@ -168,20 +170,23 @@ def _insert(
     layouts: dict[str, KernelLayout],
 ) -> None:
     if found is not None and not (isinstance(found, hal.ExecutableOp) and not found.binaries):
-        raise errors.InvalidArgument(f"@{name} is in the program already; give --kernels another name, NAME=FILE")
+        raise errors.InvalidArgument(
+            f"@{name} is in the program already; give --kernels another name, NAME=FILE"
+        )
     binaries = []
     for file in group:
         own = [file.layouts.get(kernel, layout) for kernel, layout in layouts.items()]
         data = handwritten.write(file.source, own, file.language, file.options)
         binaries.append(
-            hal.ExecutableBinaryOp(f"{name}_{file.language.replace('-', '_')}", file.language, StringAttr(data.decode()))
+            hal.ExecutableBinaryOp(
+                f"{name}_{file.language.replace('-', '_')}", file.language, StringAttr(data.decode())
+            )
         )
     made = hal.ExecutableOp(name, binaries)
     block = module.body.block
     if found is not None:
         made.location = found.location
-        found.detach()
-        found.erase()
+        erase(found)
     if block.first_op is None:
         block.add_op(made)
     else:
@@ -200,7 +205,9 @@ def _check_uses(module: ModuleOp, name: str, layouts: dict[str, KernelLayout]) -
         kernel = symbol.nested_references.data[-1].data
         layout = layouts.get(kernel)
         if layout is None:
-            diagnostics.error(lookup, f"there is no kernel {kernel} in @{name}{errors.nearest(kernel, layouts)}")
+            diagnostics.error(
+                lookup, f"there is no kernel {kernel} in @{name}{errors.nearest(kernel, layouts)}"
+            )
             continue
         for use in lookup.result.uses:
             _check_dispatch(use.operation, kernel, layout, diagnostics)

@@ -15,6 +15,7 @@ from xdsl.context import Context
 from xdsl.dialect_interfaces.op_asm import OpAsmDialectInterface
 from xdsl.dialects.arith import Arith
 from xdsl.dialects.builtin import (
+    ArrayAttr,
     Builtin,
     CallSiteLoc,
     FileLineColLoc,
@@ -24,6 +25,7 @@ from xdsl.dialects.builtin import (
     NameLoc,
     StringAttr,
     UnknownLoc,
+    UnregisteredOp,
 )
 from xdsl.dialects.cf import Cf
 from xdsl.dialects.func import Func
@@ -32,7 +34,7 @@ from xdsl.dialects.scf import Scf
 from xdsl.ir import Attribute, Dialect, Operation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.utils.exceptions import DiagnosticException, ParseError, VerifyException
+from xdsl.utils.exceptions import ParseError
 from xdsl.utils.lexer import Span
 
 from halgpu import errors
@@ -51,7 +53,9 @@ def context() -> Context:
     """A context with all dialects of inline programs; attributes of others are kept as text."""
     made = Context(allow_unregistered=True)
     # Its own copy of builtin: that dialect keeps the blobs of the files that are read.
-    builtin = Dialect("builtin", list(Builtin.operations), list(Builtin.attributes), [OpAsmDialectInterface()])
+    builtin = Dialect(
+        "builtin", list(Builtin.operations), list(Builtin.attributes), [OpAsmDialectInterface()]
+    )
     for dialect in (builtin, Arith, Math, Cf, Scf, Func, Util, HAL, HALInline, HALLoader, VM):
         made.load_dialect(dialect)
     for op in extra.OPERATIONS:
@@ -125,7 +129,7 @@ def _parts(location: Attribute) -> Iterator[Attribute]:
         yield from _parts(location.callee)
     elif isinstance(location, NameLoc):
         yield from _parts(location.location)
-    elif isinstance(location, FusedLoc):
+    elif isinstance(location, FusedLoc) and isinstance(location.locations, ArrayAttr):
         for part in location.locations.data:
             yield from _parts(part)
     else:
@@ -148,18 +152,23 @@ def parse(text: str, name: str, ctx: Context | None = None) -> ModuleOp:
         raise errors.InvalidArgument(_located(name, text, problem.span, problem.msg)) from problem
     except RecursionError as problem:
         raise errors.InvalidArgument(f"{name}: expected MLIR, found nesting too deep to read") from problem
+    except Exception as problem:
+        raise errors.InvalidArgument(f"{name}: error: {_first_line(problem)}") from problem
     verify(module)
     return module
 
 
 def verify(module: ModuleOp) -> None:
-    """Check every operation. Raises InvalidArgument with all that is wrong."""
+    """Check every operation, and what symbols stand for. Raises InvalidArgument with all that is wrong."""
+    from halgpu.compiler.transforms.symbols import check_symbols
+
     diagnostics = Diagnostics()
     for op in module.walk():
         try:
             op.verify(verify_nested_ops=False)
-        except (VerifyException, DiagnosticException) as problem:
+        except Exception as problem:  # VerifyException, or what a verifier did not expect
             diagnostics.error(op, _first_line(problem))
+    check_symbols(module, diagnostics)
     diagnostics.check()
 
 
@@ -184,13 +193,23 @@ class _Parser(Parser):
         start = self._current_token.span.start
         try:
             op = super().parse_operation()
-        except (VerifyException, ValueError, KeyError, IndexError, AssertionError, TypeError) as problem:
+        except (ParseError, _Located, RecursionError):
+            raise
+        except Exception as problem:  # xDSL's own, of many classes
             text = f"{self._place(start)}: error: {_first_line(problem)}"
             raise _Located(text, problem) from problem
         if isinstance(op.location, UnknownLoc):
             line, column = self._position(start)
             op.location = FileLineColLoc(StringAttr(self._name), IntAttr(line), IntAttr(column))
         return op
+
+    def _get_op_by_name(self, name: str) -> type[Operation]:
+        found = super()._get_op_by_name(name)
+        if issubclass(found, UnregisteredOp) and self._current_token.text != "(":
+            self.raise_error(
+                f"there is no operation '{name}'; one of another dialect has to be in generic form"
+            )
+        return found
 
     def _position(self, at: int) -> tuple[int, int]:
         line = bisect.bisect_left(self._breaks, at)
@@ -204,7 +223,11 @@ class _Parser(Parser):
 def _located(name: str, text: str, span: Span[str] | Span[bytes], message: str) -> str:
     line = text.count("\n", 0, span.start) + 1
     column = span.start - text.rfind("\n", 0, span.start)
-    return f"{name}:{line}:{column}: error: {message.strip().splitlines()[0]}"
+    said = message.strip().splitlines()[0]
+    if said.startswith("in "):
+        said = f"expected an operation or '}}' {said}"
+    found = text[span.start : span.end] or "the end of the text"
+    return f"{name}:{line}:{column}: error: {said}, found {found.splitlines()[0][:40]!r}"
 
 
 def _first_line(problem: Exception) -> str:
@@ -212,6 +235,15 @@ def _first_line(problem: Exception) -> str:
     if not lines:
         return type(problem).__name__
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+# Changing.
+
+
+def erase(op: Operation, *, used: bool = False) -> None:
+    """Remove an operation; with ``used``, also one whose results others still name, which go too."""
+    op.detach()
+    op.erase(safe_erase=not used)
 
 
 # Writing.

@@ -1,18 +1,17 @@
-"""Operations of MLIR's own dialects that xDSL does not define. Facts: mlir/include/mlir/Dialect/Arith/IR/ArithOps.td."""
+"""Operations of MLIR's own dialects that xDSL lacks. Facts: mlir/include/mlir/Dialect/Arith/IR/ArithOps.td."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from xdsl.dialects.arith import FastMathFlagsAttr
-from xdsl.dialects.builtin import AnyFloat, IndexType, IntegerType
+from xdsl.dialects.builtin import AnyFloatConstr, IndexType, IntegerType
 from xdsl.irdl import (
     AnyOf,
     BaseAttr,
     IRDLOperation,
     ParsePropInAttrDict,
     VarConstraint,
-    base,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
@@ -39,7 +38,7 @@ class IndexCastUIOp(IRDLOperation):
 class RemFOp(IRDLOperation):
     """The remainder of a division, with the dividend's sign."""
 
-    T: ClassVar = VarConstraint("T", base(AnyFloat))
+    T: ClassVar = VarConstraint("T", AnyFloatConstr)
     name = "arith.remf"
     lhs = operand_def(T)
     rhs = operand_def(T)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, TypeAttribute
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr
+from xdsl.ir import Attribute, SSAValue, TypeAttribute
 from xdsl.irdl import IRDLOperation
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
@@ -82,7 +82,7 @@ class TypeOrAttr(CustomDirective):
             found = attribute_type(value)
             if found is None:
                 parser.raise_error("expected an attribute with a type, such as 4 : i32")
-            type_ = found
+            type_: Attribute = found
         else:
             parser.parse_punctuation(":")
             type_ = parser.parse_type()
@@ -249,9 +249,7 @@ class DispatchBindings(CustomDirective):
         self.lengths.set(state, [row[3] for row in rows])
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        rows = list(
-            zip(self.buffers.get(op), self.offsets.get(op), self.lengths.get(op), strict=True)
-        )
+        rows = list(zip(self.buffers.get(op), self.offsets.get(op), self.lengths.get(op), strict=True))
         with printer.indented():
             printer.print_list(rows, lambda row: _print_binding(printer, row), ",")
         printer.print_string("\n")
@@ -296,9 +294,7 @@ class TypedValues(CustomDirective):
     value_types: TypeDirective
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
-        operands = parser.parse_comma_separated_list(
-            parser.Delimiter.SQUARE, parser.parse_unresolved_operand
-        )
+        operands = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_unresolved_operand)
         self.values.set(state, operands)
         inner = self.default_type.inner
         assert isinstance(inner, OperandVariable)
@@ -340,7 +336,7 @@ def _parse_result(
     operand = parser.parse_optional_unresolved_operand()
     tied = -1
     if operand is None:
-        type_ = parser.parse_type()
+        type_: Attribute = parser.parse_type()
     else:
         name = operand.operand_name
         if name not in names:
@@ -368,7 +364,7 @@ def print_results(
     attributes: Sequence[Any] | None = None,
 ) -> None:
     """What :func:`parse_results` reads."""
-    indices = [int(i.value.data) for i in tied] if isinstance(tied, ArrayAttr) else [-1] * len(types)  # type: ignore[attr-defined]
+    indices = [int(i.value.data) for i in tied] if isinstance(tied, ArrayAttr) else [-1] * len(types)
     parens = len(types) != 1 or bool(attributes and any(map(_entries, attributes)))
     if parens:
         printer.print_string("(")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import NoneAttr, StringAttr, SymbolNameConstraint, TypeAttribute, i32
-from xdsl.ir import Attribute, Block, Dialect, Operation, ParametrizedAttribute, Region
+from xdsl.dialects.builtin import NoneAttr, StringAttr, SymbolNameConstraint, i32
+from xdsl.ir import Attribute, Block, Dialect, Operation, ParametrizedAttribute, Region, TypeAttribute
 from xdsl.irdl import (
     IRDLOperation,
     eq,
@@ -239,7 +239,8 @@ class ExecutableBinaryOp(IRDLOperation):
     format = prop_def(StringAttr)
     data = prop_def(Attribute)
     mime_type = opt_prop_def(StringAttr)
-    assembly_format = "custom<SymbolVisibility>($sym_visibility) $sym_name custom<Binary>($data, $format, $mime_type) attr-dict-with-keyword"
+    assembly_format = "custom<SymbolVisibility>($sym_visibility) $sym_name "
+        "custom<Binary>($data, $format, $mime_type) attr-dict-with-keyword"
     custom_directives = (formats.SymbolVisibility, formats.Binary)
     traits = traits_def(HasParent(ExecutableOp), SymbolOpInterface())
 

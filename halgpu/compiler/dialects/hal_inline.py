@@ -213,7 +213,8 @@ class BufferViewDimOp(IRDLOperation):
     index = prop_def(IntegerAttr.constr(IndexType()))
     result = result_def(INDEX)
     assembly_format = (
-        "`<` $buffer_view `:` type($buffer_view) `>` `` `[` $index `]` `:` type($result) attr-dict-with-keyword"
+        "`<` $buffer_view `:` type($buffer_view) `>` `` `[` $index `]` `:` type($result) "
+        "attr-dict-with-keyword"
     )
     traits = traits_def(Pure())
 

@@ -5,6 +5,8 @@ Facts: compiler/src/iree/compiler/Dialect/Util/IR/{UtilTypes,UtilAttrs,UtilOps}.
 
 from __future__ import annotations
 
+from xdsl.ir import Dialect
+
 from halgpu.compiler.dialects.util_attrs import (
     BufferType,
     BytePatternAttr,
@@ -50,7 +52,6 @@ from halgpu.compiler.dialects.util_values import (
     SwitchOp,
     UnfoldableConstantOp,
 )
-from xdsl.ir import Dialect
 
 Util = Dialect(
     "util",
@@ -90,3 +91,44 @@ Util = Dialect(
     ],
     [BufferType, BytePatternAttr, CompositeAttr, InliningNeverAttr, UninitializedAttr],
 )
+
+__all__ = [
+    "AlignOp",
+    "BufferAllocOp",
+    "BufferCompareOp",
+    "BufferConstantOp",
+    "BufferCopyOp",
+    "BufferDeallocOp",
+    "BufferFillOp",
+    "BufferHashOp",
+    "BufferLoadOp",
+    "BufferSizeOp",
+    "BufferSliceOp",
+    "BufferStoreOp",
+    "BufferSubspanOp",
+    "BufferType",
+    "BytePatternAttr",
+    "CallOp",
+    "CastOp",
+    "CmpEQOp",
+    "CmpNEOp",
+    "CompositeAttr",
+    "FuncOp",
+    "GlobalLoadOp",
+    "GlobalOp",
+    "GlobalStoreOp",
+    "InitializerOp",
+    "InliningNeverAttr",
+    "NullOp",
+    "OptimizationBarrierOp",
+    "RangeMaxOp",
+    "RangeMinOp",
+    "ReturnOp",
+    "SizeOfOp",
+    "StatusCheckOkOp",
+    "SwitchOp",
+    "UnfoldableConstantOp",
+    "UninitializedAttr",
+    "UnreachableOp",
+    "Util",
+]

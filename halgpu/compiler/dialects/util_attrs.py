@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, IntAttr, NoneAttr, TypeAttribute
-from xdsl.ir import Attribute, ParametrizedAttribute
+from xdsl.dialects.builtin import ArrayAttr, IntAttr, NoneAttr
+from xdsl.ir import Attribute, ParametrizedAttribute, TypeAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer

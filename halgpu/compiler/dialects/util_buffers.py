@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import I1, AnyFloat, IndexType, IntegerAttr, IntegerType, StringAttr, i64
+from xdsl.dialects.builtin import I1, AnyFloatConstr, IndexType, IntegerAttr, IntegerType, StringAttr, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     AnyOf,
     BaseAttr,
     IRDLOperation,
-    base,
     eq,
     irdl_op_definition,
     operand_def,
@@ -25,7 +24,7 @@ from halgpu.compiler.dialects.util_attrs import BufferType
 
 INDEX = eq(IndexType())
 BUFFER = eq(BufferType())
-PRIMITIVE = AnyOf((BaseAttr(IntegerType), BaseAttr(IndexType), base(AnyFloat)))
+PRIMITIVE = AnyOf((BaseAttr(IntegerType), BaseAttr(IndexType), AnyFloatConstr))
 SIZED = (formats.SizeAwareType,)
 SIZED_ALIGNED = (formats.SizeAwareType, formats.Alignment)
 
@@ -64,7 +63,8 @@ class BufferAllocOp(IRDLOperation):
     alignment = opt_prop_def(IntegerAttr.constr(IndexType()))
     result = result_def(BUFFER)
     assembly_format = (
-        "`uninitialized` custom<Alignment>($alignment) attr-dict `:` custom<SizeAwareType>(type($result), $storage_size)"
+        "`uninitialized` custom<Alignment>($alignment) attr-dict `:` "
+        "custom<SizeAwareType>(type($result), $storage_size)"
     )
     custom_directives = SIZED_ALIGNED
     traits = traits_def(MemoryAllocEffect())

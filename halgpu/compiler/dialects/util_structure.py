@@ -15,10 +15,9 @@ from xdsl.dialects.builtin import (
     StringAttr,
     SymbolNameConstraint,
     SymbolRefAttr,
-    TypeAttribute,
     UnitAttr,
 )
-from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Operation, Region, SSAValue, TypeAttribute
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -96,7 +95,7 @@ class GlobalLoadOp(IRDLOperation):
     @property
     def symbol(self) -> str:
         """Name of the global."""
-        return self.global_.string_value()
+        return self.global_.root_reference.data
 
 
 @irdl_op_definition
@@ -115,7 +114,7 @@ class GlobalStoreOp(IRDLOperation):
     @property
     def symbol(self) -> str:
         """Name of the global."""
-        return self.global_.string_value()
+        return self.global_.root_reference.data
 
 
 class _Callable(CallableOpInterface):
@@ -269,9 +268,7 @@ class CallOp(IRDLOperation):
     res_attrs = opt_prop_def(ArrayAttr[DictionaryAttr])
     outputs = var_result_def()
 
-    def __init__(
-        self, callee: str, arguments: Sequence[SSAValue], result_types: Sequence[Attribute]
-    ) -> None:
+    def __init__(self, callee: str, arguments: Sequence[SSAValue], result_types: Sequence[Attribute]) -> None:
         super().__init__(
             operands=[arguments], result_types=[result_types], properties={"callee": SymbolRefAttr(callee)}
         )
@@ -279,9 +276,7 @@ class CallOp(IRDLOperation):
     @classmethod
     def parse(cls, parser: Parser) -> CallOp:
         callee = parser.parse_symbol_name()
-        operands = parser.parse_comma_separated_list(
-            parser.Delimiter.PAREN, parser.parse_unresolved_operand
-        )
+        operands = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
         attributes = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
         types = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import I1, IndexType, IntegerType, StringAttr, TypeAttribute, i32
-from xdsl.ir import Attribute
+from xdsl.dialects.builtin import I1, IndexType, IntegerType, StringAttr, i32
+from xdsl.ir import Attribute, TypeAttribute
 from xdsl.irdl import (
     AnyAttr,
     AnyOf,
@@ -210,5 +210,3 @@ class StatusCheckOkOp(IRDLOperation):
     status = operand_def(eq(i32))
     message = opt_prop_def(StringAttr)
     assembly_format = "$status (`,` $message^)? attr-dict"
-
-

@@ -29,7 +29,7 @@ from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, 
 from halgpu.compiler.dialects.vm_types import REF, BufferType
 from halgpu.vm import isa
 
-_TYPES: Final = {
+_TYPES: Final[dict[str, Any]] = {
     "i32": IntegerType(32),
     "i64": IntegerType(64),
     "f32": Float32Type(),
@@ -89,7 +89,7 @@ FORMATS: Final = {
 }
 """Formats by encoding; encodings that are not here have no operation, or one of :mod:`.vm_structure`."""
 
-_EFFECTS: Final = {
+_EFFECTS: Final[dict[str, Any]] = {
     "global_load": MemoryReadEffect,
     "global_load_ref": MemoryReadEffect,
     "global_store": MemoryWriteEffect,
@@ -127,10 +127,8 @@ def _property(field: isa.Field) -> tuple[str, Any] | None:
     match field.kind:
         case "immediate":
             type_ = _TYPES[str(field.type)]
-            constraint = (
-                IntegerAttr.constr(type_) if isinstance(type_, IntegerType) else FloatAttr.constr(type_)
-            )
-            return "value", prop_def(constraint)
+            constr: Any = IntegerAttr.constr if isinstance(type_, IntegerType) else FloatAttr.constr
+            return "value", prop_def(constr(type_))
         case "global" | "global_ref":
             return "global", prop_def(FlatSymbolRefAttrConstr, prop_name="global")
         case "rodata":

@@ -14,19 +14,17 @@ from xdsl.dialects.builtin import (
     FlatSymbolRefAttrConstr,
     FunctionType,
     IntegerAttr,
-    IntegerType,
     StringAttr,
     SymbolNameConstraint,
     SymbolRefAttr,
     TupleType,
-    TypeAttribute,
     UnitAttr,
     VectorType,
     i16,
     i32,
 )
 from xdsl.dialects.utils import parse_func_op_like, print_func_op_like
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
@@ -79,7 +77,10 @@ class ModuleOp(IRDLOperation):
     sym_name = prop_def(SymbolNameConstraint())
     body = region_def("single_block")
     traits = traits_def(
-        IsolatedFromAbove(), SymbolOpInterface(), SymbolTable(), SingleBlockImplicitTerminator(ModuleTerminatorOp)
+        IsolatedFromAbove(),
+        SymbolOpInterface(),
+        SymbolTable(),
+        SingleBlockImplicitTerminator(ModuleTerminatorOp),
     )
 
     def __init__(self, name: str) -> None:
@@ -353,7 +354,10 @@ class RodataOp(IRDLOperation):
     value = prop_def(Attribute)
     alignment = opt_prop_def(IntegerAttr)
     mime_type = opt_prop_def(StringAttr)
-    assembly_format = "custom<SymbolVisibility>($sym_visibility) $sym_name custom<DataI64>($alignment, $mime_type) attr-dict $value"
+    assembly_format = (
+        "custom<SymbolVisibility>($sym_visibility) $sym_name custom<DataI64>($alignment, $mime_type) "
+        "attr-dict $value"
+    )
     custom_directives = (formats.SymbolVisibility, formats.DataI64)
     traits = traits_def(SymbolOpInterface())
 
@@ -379,9 +383,7 @@ class CallOp(IRDLOperation):
     callee = prop_def(FlatSymbolRefAttrConstr)
     arguments = var_operand_def()
     outputs = var_result_def()
-    assembly_format = (
-        "$callee `(` $arguments `)` attr-dict `:` functional-type($arguments, $outputs)"
-    )
+    assembly_format = "$callee `(` $arguments `)` attr-dict `:` functional-type($arguments, $outputs)"
 
     def __init__(self, callee: str, arguments: Sequence[SSAValue], types: Sequence[Attribute]) -> None:
         super().__init__(
@@ -454,10 +456,12 @@ class CallVariadicOp(IRDLOperation):
         """Operands of one argument, and whether it is a span."""
         span = parser.parse_optional_comma_separated_list(
             parser.Delimiter.SQUARE,
-            lambda: parser.parse_optional_comma_separated_list(
-                parser.Delimiter.PAREN, parser.parse_unresolved_operand
-            )
-            or [parser.parse_unresolved_operand()],
+            lambda: (
+                parser.parse_optional_comma_separated_list(
+                    parser.Delimiter.PAREN, parser.parse_unresolved_operand
+                )
+                or [parser.parse_unresolved_operand()]
+            ),
         )
         if span is None:
             return [parser.parse_unresolved_operand()], False
@@ -557,9 +561,7 @@ class CondBranchOp(IRDLOperation):
         false_dest: Block,
         false_values: Sequence[SSAValue],
     ) -> None:
-        super().__init__(
-            operands=[condition, true_values, false_values], successors=[true_dest, false_dest]
-        )
+        super().__init__(operands=[condition, true_values, false_values], successors=[true_dest, false_dest])
 
 
 @irdl_op_definition
@@ -599,6 +601,7 @@ def successors(op: Operation) -> list[tuple[Block, Sequence[SSAValue]]]:
 
 
 OPERATIONS = (
-    ModuleOp, ModuleTerminatorOp, FuncOp, ExportOp, ImportOp, GlobalRefOp, GlobalI32Op, GlobalI64Op, GlobalF32Op, GlobalF64Op,
+    ModuleOp, ModuleTerminatorOp, FuncOp, ExportOp, ImportOp, GlobalRefOp, GlobalI32Op, GlobalI64Op,
+    GlobalF32Op, GlobalF64Op,
     RodataOp, CallOp, CallVariadicOp, DiscardRefsOp, BranchOp, CondBranchOp, ReturnOp, FailOp,
 )  # fmt: skip

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import Float32Type, Float64Type, IntegerType, TypeAttribute
-from xdsl.ir import Attribute, ParametrizedAttribute
+from xdsl.dialects.builtin import Float32Type, Float64Type, IntegerType
+from xdsl.ir import Attribute, ParametrizedAttribute, TypeAttribute
 from xdsl.irdl import AnyOf, base, irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
@@ -40,7 +40,12 @@ class RefType(ParametrizedAttribute, TypeAttribute):
 
 
 REF = AnyOf((base(BufferType), base(RefType)))
-BY_LETTER = {"i": IntegerType(32), "I": IntegerType(64), "f": Float32Type(), "F": Float64Type()}
+BY_LETTER: dict[str, Attribute] = {
+    "i": IntegerType(32),
+    "I": IntegerType(64),
+    "f": Float32Type(),
+    "F": Float64Type(),
+}
 """Types by their letters in calling conventions; ``r`` is any reference."""
 LETTERS = {type_: letter for letter, type_ in BY_LETTER.items()}
 

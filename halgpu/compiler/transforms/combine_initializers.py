@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import FloatAttr, FusedLoc, IntegerAttr, ModuleOp, NoneAttr, UnknownLoc
-from xdsl.ir import Attribute, Block, Operation, Region
+from xdsl.dialects.builtin import ArrayAttr, FloatAttr, FusedLoc, IntegerAttr, ModuleOp, NoneAttr, UnknownLoc
+from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 
 from halgpu.compiler.dialects import util
-from halgpu.compiler.mlir import Diagnostics, place
+from halgpu.compiler.mlir import Diagnostics, erase, place
 from halgpu.compiler.transforms.inline import Inliner, splice, why_not
 from halgpu.compiler.transforms.symbols import Call, Function, table
 
@@ -43,7 +44,9 @@ class CombineInitializersPass(ModulePass):
                 if reason is not None:
                     diagnostics.error(point, reason)
             elif not isinstance(point.initial_value, IntegerAttr | FloatAttr):
-                diagnostics.error(point, f"there is no constant for its initial value {str(point.initial_value)[:60]}")
+                diagnostics.error(
+                    point, f"there is no constant for its initial value {str(point.initial_value)[:60]}"
+                )
         diagnostics.check()
         _combine(op, points)
 
@@ -53,8 +56,10 @@ def _initializes(op: Operation) -> bool:
         value = op.initial_value
         # Device globals name what a program was compiled for; they do nothing at run time.
         kept = (IntegerAttr, FloatAttr, util.BytePatternAttr)
-        return value is not None and not isinstance(value, util.UninitializedAttr) and (
-            isinstance(value, kept) or not str(op.type).startswith("!hal.device")
+        return (
+            value is not None
+            and not isinstance(value, util.UninitializedAttr)
+            and (isinstance(value, kept) or not str(op.type).startswith("!hal.device"))
         )
     return isinstance(op, util.InitializerOp)
 
@@ -62,7 +67,9 @@ def _initializes(op: Operation) -> bool:
 # What initializers touch.
 
 
-def _accesses(op: Operation, symbols: dict[str, Operation]) -> Iterator[util.GlobalLoadOp | util.GlobalStoreOp]:
+def _accesses(
+    op: Operation, symbols: dict[str, Operation]
+) -> Iterator[util.GlobalLoadOp | util.GlobalStoreOp]:
     """Accesses to globals in an operation, and in the functions that it calls."""
     seen: set[Operation] = set()
     waiting = [op]
@@ -114,7 +121,9 @@ def _too_early(
     return text
 
 
-def _inline_calls(module: ModuleOp, points: Sequence[Operation], ctx: Context, diagnostics: Diagnostics) -> None:
+def _inline_calls(
+    module: ModuleOp, points: Sequence[Operation], ctx: Context, diagnostics: Diagnostics
+) -> None:
     """Calls in initializers become code; where operations may not be inlined, that is an error here."""
     inliner = Inliner(module, ctx)
     refused = Diagnostics()
@@ -138,13 +147,12 @@ def _combine(module: ModuleOp, points: Sequence[Operation]) -> None:
     combined.location = _fused(points)
     block.insert_op_before(combined, anchor)
     for op in order:
-        op.detach()
+        block.detach_op(op)
         block.insert_op_before(op, combined)
     for point in points:
         _append(combined, point)
         if isinstance(point, util.InitializerOp):
-            point.detach()
-            point.erase(safe_erase=False)
+            erase(point, used=True)
 
 
 def _append(combined: util.InitializerOp, point: Operation) -> None:
@@ -154,7 +162,8 @@ def _append(combined: util.InitializerOp, point: Operation) -> None:
     if isinstance(point, util.InitializerOp):
         splice(point.body, end, ())
         return
-    assert isinstance(point, util.GlobalOp) and isinstance(point.initial_value, IntegerAttr | FloatAttr)
+    assert isinstance(point, util.GlobalOp)
+    assert isinstance(point.initial_value, IntegerAttr | FloatAttr)
     constant = arith.ConstantOp(point.initial_value)
     store = util.GlobalStoreOp(constant.result, point.sym_name.data)
     for op in (constant, store):
@@ -164,6 +173,6 @@ def _append(combined: util.InitializerOp, point: Operation) -> None:
     del point.properties["initial_value"]
 
 
-def _fused(points: Sequence[Operation]) -> Attribute:
+def _fused(points: Sequence[Operation]) -> Any:
     known = [point.location for point in points if not isinstance(point.location, UnknownLoc)]
-    return known[0] if len(known) == 1 else FusedLoc(known, NoneAttr()) if known else UnknownLoc()
+    return known[0] if len(known) == 1 else FusedLoc(ArrayAttr(known), NoneAttr()) if known else UnknownLoc()

@@ -15,6 +15,7 @@ from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 from xdsl.traits import IsTerminator, Pure
 
+from halgpu.compiler.mlir import erase
 from halgpu.compiler.transforms.dominance import immediate_dominators, reached
 
 
@@ -46,8 +47,7 @@ def _merge(region: Region) -> None:
             if first is not op:
                 for old, new in zip(op.results, first.results, strict=True):
                     old.replace_all_uses_with(new)
-                op.detach()
-                op.erase()
+                erase(op)
 
 
 def _key(op: Operation) -> Any:

@@ -7,26 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects import cf, func
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, IntegerType, ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    FunctionType,
+    IntegerType,
+    ModuleOp,
+    StringAttr,
+    SymbolRefAttr,
+)
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.post_order import PostOrderIterator
 from xdsl.passes import ModulePass
 
-from halgpu.compiler.dialects import hal, util, vm_structure, vm_types
-from halgpu.compiler.mlir import Diagnostics
-from halgpu.compiler.transforms import lower_hal
+from halgpu.compiler.dialects import hal, hal_inline, hal_loader, util, vm_structure, vm_types
+from halgpu.compiler.mlir import Diagnostics, erase
+from halgpu.compiler.transforms import lower_hal as _lower_hal  # noqa: F401 - enters its lowerings
 from halgpu.compiler.transforms.imports import IMPORTS
-from halgpu.compiler.transforms.lowering import LOWERINGS, Lowering, Module, Unsupported, convert_type, known, lowers
+from halgpu.compiler.transforms.lowering import (
+    LOWERINGS,
+    Lowering,
+    Module,
+    Unsupported,
+    convert_type,
+    known,
+    lowers,
+)
 
 INIT = "__init"
 REFLECTION = "iree.reflection"
 STATUS_UNAVAILABLE = 14
 """Status of a call that comes to a place which was said to be out of reach; as iree-compile takes it."""
 
-Function = util.FuncOp | func.FuncOp
+Function: TypeAlias = util.FuncOp | func.FuncOp
 
 
 @dataclass(frozen=True)
@@ -40,8 +57,7 @@ class ConvertToVmPass(ModulePass):
         converted = _Conversion(op, diagnostics).convert()
         diagnostics.check()
         for old in list(op.body.block.ops):
-            old.detach()
-            old.erase(safe_erase=False)
+            erase(old, used=True)
         op.body.block.add_op(converted)
 
 
@@ -65,7 +81,9 @@ class _Conversion:
                 self.module.symbols.add(symbol.data)
         initializers = [op for op in ops if isinstance(op, util.InitializerOp)]
         for op in initializers[1:]:
-            self.diagnostics.error(op, "expected one initializer: the pass combine-initializers makes one of several")
+            self.diagnostics.error(
+                op, "expected one initializer: the pass combine-initializers makes one of several"
+            )
         for op in ops:
             self._convert(op)
         for op in initializers[:1]:
@@ -104,7 +122,9 @@ class _Conversion:
                 self.diagnostics.error(op, "inline programs have no devices: there is one, which runs them")
             return
         if op.initial_value is not None and not isinstance(op.initial_value, util.UninitializedAttr):
-            self.diagnostics.error(op, "expected no initial value: the pass combine-initializers makes it a store")
+            self.diagnostics.error(
+                op, "expected no initial value: the pass combine-initializers makes it a store"
+            )
         try:
             type_ = convert_type(op.type)
         except Unsupported as problem:
@@ -133,7 +153,9 @@ class _Conversion:
 
     def _external(self, op: Function, name: str) -> None:
         if "." not in name:
-            self.diagnostics.error(op, "expected the name of another module's function, such as @module.function")
+            self.diagnostics.error(
+                op, "expected the name of another module's function, such as @module.function"
+            )
             return
         types = self._types(op, (op.function_type.inputs.data, op.function_type.outputs.data))
         if types is None:
@@ -276,8 +298,8 @@ class _Body:
 _TAKES_PARTS = (
     util.BufferSubspanOp, util.BufferSliceOp, util.BufferSizeOp, util.BufferCopyOp, util.BufferCompareOp,
     util.BufferHashOp, util.BufferFillOp, util.BufferLoadOp, util.BufferStoreOp, util.BufferDeallocOp,
-    lower_hal.hal_inline.BufferAllocateInitializedOp, lower_hal.hal_inline.BufferWrapOp,
-    lower_hal.hal_loader.ExecutableDispatchOp, lower_hal.hal_loader.ExecutableLoadOp,
+    hal_inline.BufferAllocateInitializedOp, hal_inline.BufferWrapOp,
+    hal_loader.ExecutableDispatchOp, hal_loader.ExecutableLoadOp,
 )  # fmt: skip
 """Operations whose lowering knows of parts of buffers."""
 
@@ -376,4 +398,3 @@ def _fail_if(to: Lowering, condition: SSAValue, status: SSAValue, message: str) 
 def unreachable(to: Lowering, op: util.UnreachableOp, operands: Sequence[SSAValue]) -> None:
     message = op.message.data if op.message is not None else "unreachable location reached"
     to.insert(vm_structure.FailOp(to.i32(STATUS_UNAVAILABLE), message))
-

@@ -16,6 +16,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from halgpu.compiler.dialects import vm_structure
+from halgpu.compiler.mlir import erase
 from halgpu.compiler.transforms.liveness import Liveness, is_ref, moves, ordered, predecessors
 
 
@@ -93,7 +94,8 @@ def _position(value: SSAValue) -> tuple[int, int, int]:
     """Where a value is made, so that the order is the same each time."""
     owner = value.owner
     block = owner if isinstance(owner, Block) else owner.parent
-    assert isinstance(block, Block) and block.parent is not None
+    assert isinstance(block, Block)
+    assert block.parent is not None
     at = -1 if isinstance(owner, Block) else block.get_operation_index(owner)
     return block.parent.get_block_index(block), at, value.index  # type: ignore[attr-defined]
 
@@ -103,7 +105,8 @@ def _split(terminator: vm_structure.CondBranchOp, number: int, dying: Sequence[S
     after, values = vm_structure.successors(terminator)[number]
     made = Block()
     region = after.parent
-    assert region is not None and terminator.parent is not None
+    assert region is not None
+    assert terminator.parent is not None
     region.insert_block_after(made, terminator.parent)
     branch = vm_structure.BranchOp(after, values)
     branch.location = terminator.location
@@ -118,5 +121,4 @@ def _split(terminator: vm_structure.CondBranchOp, number: int, dying: Sequence[S
     new.location = terminator.location
     block = terminator.parent
     block.insert_op_before(new, terminator)
-    terminator.detach()
-    terminator.erase()
+    erase(terminator)

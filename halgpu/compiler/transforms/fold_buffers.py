@@ -138,7 +138,9 @@ def _is_zero(value: SSAValue) -> bool:
 
 
 def _same(left: SSAValue, right: SSAValue | None) -> bool:
-    return left is right or (right is not None and _number(left) is not None and _number(left) == _number(right))
+    return left is right or (
+        right is not None and _number(left) is not None and _number(left) == _number(right)
+    )
 
 
 def _number(value: SSAValue) -> int | None:

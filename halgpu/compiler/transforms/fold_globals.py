@@ -15,6 +15,7 @@ from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 
 from halgpu.compiler.dialects import util
+from halgpu.compiler.mlir import erase
 from halgpu.compiler.transforms.symbols import Call, is_public, references, table
 
 
@@ -96,7 +97,11 @@ def _set_before_read(uses: _Uses, calls: bool) -> bool:
     (*_, store) = uses.stores
     initializer = store.parent_op()
     certain = isinstance(initializer, util.InitializerOp) and store.parent is initializer.body.blocks[0]
-    return certain and not calls and not any(isinstance(l.parent_op(), util.InitializerOp) for l in uses.loads)
+    return (
+        certain
+        and not calls
+        and not any(isinstance(load.parent_op(), util.InitializerOp) for load in uses.loads)
+    )
 
 
 def _stored(store: util.GlobalStoreOp) -> Attribute | None:
@@ -121,8 +126,7 @@ def _replace(load: util.GlobalLoadOp, value: Attribute) -> None:
 
 def _erase(ops: Sequence[Operation]) -> None:
     for op in ops:
-        op.detach()
-        op.erase()
+        erase(op)
 
 
 def _make_immutable(op: util.GlobalOp, loads: Sequence[util.GlobalLoadOp]) -> None:
@@ -130,5 +134,3 @@ def _make_immutable(op: util.GlobalOp, loads: Sequence[util.GlobalLoadOp]) -> No
     for load in loads:
         if not isinstance(load.parent_op(), util.InitializerOp):
             load.properties["is_immutable"] = UnitAttr()
-
-

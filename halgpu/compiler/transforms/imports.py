@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import (
     TupleType,
     UnitAttr,
 )
-from xdsl.ir import Attribute, Region
+from xdsl.ir import Attribute, Region, TypeAttribute
 
 from halgpu.compiler.dialects import hal
 from halgpu.compiler.dialects.vm_structure import ImportOp
@@ -33,7 +33,7 @@ _TYPES: Final[dict[str, Attribute]] = {
     "buffer": RefType(hal.BufferType()),
     "view": RefType(hal.BufferViewType()),
     "executable": RefType(hal.ExecutableType()),
-    "binding": TupleType([BufferType(), I64, I64]),
+    "binding": TupleType(ArrayAttr[TypeAttribute]([BufferType(), I64, I64])),
 }
 
 
@@ -72,7 +72,9 @@ class Import:
                 "sym_name": StringAttr(self.name),
                 "function_type": FunctionType.from_lists([a.type for a in self.arguments], self.results),
                 "arg_attrs": ArrayAttr([DictionaryAttr(row) for row in rows]),
-                **({"minimum_version": IntegerAttr(self.minimum_version, 32)} if self.minimum_version else {}),
+                **(
+                    {"minimum_version": IntegerAttr(self.minimum_version, 32)} if self.minimum_version else {}
+                ),
             },
             regions=[Region()],
         )

@@ -15,7 +15,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from halgpu.compiler.dialects import inlining, util
-from halgpu.compiler.mlir import Diagnostics, op_name, place
+from halgpu.compiler.mlir import Diagnostics, erase, op_name, place
 from halgpu.compiler.transforms.symbols import Call, Function, table
 
 RETURNS = (util.ReturnOp, func.ReturnOp)
@@ -72,7 +72,9 @@ class Inliner:
         if isinstance(callee, util.FuncOp) and isinstance(callee.inlining_policy, util.InliningNeverAttr):
             return ""
         if len(callee.body.blocks) > 1 and not _in_cfg(call):
-            return f"@{callee.sym_name.data} has several blocks, which do not fit into {op_name_of_parent(call)}"
+            return (
+                f"@{callee.sym_name.data} has several blocks, which do not fit into {op_name_of_parent(call)}"
+            )
         return why_not(callee.body, f"@{callee.sym_name.data} is not inlined", self.ctx)
 
 
@@ -105,8 +107,7 @@ def inline_call(call: Operation, body: Region) -> None:
     results = splice(copy, call, list(call.operands))
     for old, new in zip(call.results, results, strict=True):
         old.replace_all_uses_with(new)
-    call.detach()
-    call.erase()
+    erase(call)
 
 
 def splice(region: Region, before: Operation, arguments: Sequence[SSAValue]) -> list[SSAValue]:
@@ -135,7 +136,8 @@ def _splice_block(block: Block, before: Operation) -> list[SSAValue]:
 
 def _splice_blocks(region: Region, before: Operation) -> list[SSAValue]:
     start = before.parent
-    assert start is not None and start.parent is not None
+    assert start is not None
+    assert start.parent is not None
     returns = [op for block in region.blocks for op in block.ops if isinstance(op, RETURNS)]
     types = [value.type for value in returns[0].operands] if returns else []
     rest = start.split_before(before, arg_types=types)
@@ -148,8 +150,7 @@ def _splice_blocks(region: Region, before: Operation) -> list[SSAValue]:
         branch = cf.BranchOp(rest, *op.operands)
         branch.location = op.location
         op.parent.insert_op_before(branch, op)
-        op.detach()
-        op.erase()
+        erase(op)
     entry = blocks[0]
     for argument in reversed(entry.args):
         entry.erase_arg(argument)

@@ -57,7 +57,7 @@ def literal(to: Lowering, value: Attribute, type_: Attribute) -> SSAValue:
         raise Unsupported(f"the virtual machine has no constants such as {value}")
     if target in (F32, F64):
         return to.constant(target, float(value.value.data))
-    packed = value.type.pack([value.value.data])  # type: ignore[attr-defined]
+    packed = value.type.pack([value.value.data])
     return to.i32(int.from_bytes(packed, "little"))
 
 
@@ -116,9 +116,7 @@ def ceil_div_unsigned(to: Lowering, op: Any, operands: Sequence[SSAValue]) -> SS
     one, zero = to.constant(convert_type(type_), 1), to.constant(convert_type(type_), 0)
     quotient = to.emit(f"div.{name}.u", to.emit(f"sub.{name}", left, one), right)
     nonzero = to.emit(f"cmp.nz.{name}", left)
-    return to.narrow(
-        to.emit(f"select.{name}", nonzero, to.emit(f"add.{name}", quotient, one), zero), type_
-    )
+    return to.narrow(to.emit(f"select.{name}", nonzero, to.emit(f"add.{name}", quotient, one), zero), type_)
 
 
 @lowers(arith.CeilDivSIOp, arith.FloorDivSIOp)
@@ -242,7 +240,9 @@ def truncate_float(to: Lowering, op: math.TruncOp, operands: Sequence[SSAValue])
     name = _float(op.result.type)
     (value,) = operands
     negative = to.emit(f"cmp.lt.{name}.o", value, to.constant(value.type, 0.0))
-    return to.emit(f"select.{name}", negative, to.emit(f"ceil.{name}", value), to.emit(f"floor.{name}", value))
+    return to.emit(
+        f"select.{name}", negative, to.emit(f"ceil.{name}", value), to.emit(f"floor.{name}", value)
+    )
 
 
 @lowers(math.AbsIOp, math.CountLeadingZerosOp)
@@ -341,5 +341,3 @@ def truncate_float_type(to: Lowering, op: arith.TruncFOp, operands: Sequence[SSA
     if (op.input.type, op.result.type) != (F64, F32):
         raise Unsupported(f"the virtual machine does not convert {op.input.type} to {op.result.type}")
     return to.emit("trunc.f64.f32", *operands)
-
-

@@ -64,9 +64,7 @@ def allocate_initialized(
     to: Lowering, op: hal_inline.BufferAllocateInitializedOp, operands: Sequence[SSAValue]
 ) -> Sequence[SSAValue]:
     source, offset = span(to, op.source, operands[1], operands[2])
-    return to.call_import(
-        "hal_inline.buffer.allocate.initialized", operands[0], source, offset, operands[3]
-    )
+    return to.call_import("hal_inline.buffer.allocate.initialized", operands[0], source, offset, operands[3])
 
 
 @lowers(hal_inline.BufferWrapOp)
@@ -127,9 +125,7 @@ def query_support(
 
 
 @lowers(hal_loader.ExecutableLoadOp)
-def load(
-    to: Lowering, op: hal_loader.ExecutableLoadOp, operands: Sequence[SSAValue]
-) -> Sequence[SSAValue]:
+def load(to: Lowering, op: hal_loader.ExecutableLoadOp, operands: Sequence[SSAValue]) -> Sequence[SSAValue]:
     if op.data in to.spans:
         raise Unsupported("expected a whole buffer of data, found a part of one")
     format_ = to.text(op.format.data)
@@ -177,5 +173,3 @@ def lookup(to: Lowering, op: Any, operands: Sequence[SSAValue]) -> None:
 @lowers(hal_loader.ExecutableExportOrdinalOp)
 def export_ordinal(to: Lowering, op: Any, operands: Sequence[SSAValue]) -> None:
     raise Unsupported("expected a kernel by its name, hal_loader.executable.lookup.function")
-
-

@@ -126,7 +126,9 @@ class Lowering:
         if self.location is not None:
             op.location = self.location
 
-    def emit(self, mnemonic: str, *operands: SSAValue, result: Attribute | None = None, **properties: Any) -> SSAValue:
+    def emit(
+        self, mnemonic: str, *operands: SSAValue, result: Attribute | None = None, **properties: Any
+    ) -> SSAValue:
         """Append an instruction; returns its result, if it has one. ``result`` is its type where that is open."""
         op = self._make(mnemonic, operands, result, properties)
         self.insert(op)
@@ -151,7 +153,7 @@ class Lowering:
         elif isinstance(type_, IntegerType):
             op = self._make(f"const.{name}", (), None, {"value": IntegerAttr(int(value), type_)})
         else:
-            op = self._make(f"const.{name}", (), None, {"value": FloatAttr(value, type_)})  # type: ignore[arg-type]
+            op = self._make(f"const.{name}", (), None, {"value": FloatAttr(value, type_)})
         return self._at_start(op, key)
 
     def _at_start(self, op: Operation, key: tuple[Attribute, Any]) -> SSAValue:

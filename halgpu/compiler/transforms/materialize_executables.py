@@ -17,7 +17,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint
 
 from halgpu.compiler.dialects import hal, hal_loader, util
-from halgpu.compiler.mlir import Diagnostics
+from halgpu.compiler.mlir import Diagnostics, erase
 from halgpu.compiler.transforms.symbols import table
 
 UNAVAILABLE: Final = 14
@@ -55,8 +55,7 @@ def _replace_lookup(lookup: hal_loader.ExecutableLookupOp, name: str) -> None:
     assert lookup.parent is not None
     lookup.parent.insert_op_before(load, lookup)
     lookup.result.replace_all_uses_with(load.result)
-    lookup.detach()
-    lookup.erase()
+    erase(lookup)
 
 
 def _materialize(executable: hal.ExecutableOp) -> None:
@@ -68,8 +67,7 @@ def _materialize(executable: hal.ExecutableOp) -> None:
     block.insert_ops_before([variable, initializer], executable)
     for op in (variable, initializer, *initializer.walk()):
         op.location = executable.location
-    executable.detach()
-    executable.erase()
+    erase(executable)
 
 
 def _loader(executable: hal.ExecutableOp, name: str) -> Region:

@@ -11,8 +11,7 @@ from xdsl.passes import ModulePass, PassPipeline
 from xdsl.transforms.canonicalize import CanonicalizePass
 from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
 from xdsl.transforms.convert_scf_to_cf import ConvertScfToCf
-from xdsl.utils.arg_spec import ArgSpecParseError
-from xdsl.utils.exceptions import DiagnosticException, PassFailedException, VerifyException
+from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, PassFailedException, VerifyException
 
 from halgpu import errors
 from halgpu.compiler import mlir
@@ -25,7 +24,7 @@ from halgpu.compiler.transforms.fold_globals import FoldGlobalsPass
 from halgpu.compiler.transforms.inline import InlinePass
 from halgpu.compiler.transforms.materialize_executables import MaterializeExecutablesPass
 from halgpu.compiler.transforms.registers import AnnotateRegistersPass
-from halgpu.compiler.transforms.symbols import SymbolDcePass, check_symbols
+from halgpu.compiler.transforms.symbols import SymbolDcePass
 
 PASSES: Final[dict[str, type[ModulePass]]] = {
     found.name: found
@@ -67,7 +66,6 @@ def run(
     """
     inline.REMARKS.clear()
     passes = _parse(spec)
-    check_symbols(module)
     for found in passes:
         told(found.name)
         try:
@@ -81,14 +79,21 @@ def run(
 
 def _parse(spec: str) -> list[ModulePass]:
     try:
-        return list(PassPipeline.parse_spec({name: _getter(cls) for name, cls in PASSES.items()}, spec).passes)
+        return list(
+            PassPipeline.parse_spec({name: _getter(cls) for name, cls in PASSES.items()}, spec).passes
+        )
     except (ArgSpecParseError, ValueError, TypeError, KeyError) as problem:
         names = [word.partition("{")[0].strip() for word in spec.split(",")]
         unknown = next((name for name in names if name and name not in PASSES), None)
         if unknown is not None:
-            text = f"there is no pass '{unknown}'{errors.nearest(unknown, PASSES)}; there are: {', '.join(sorted(PASSES))}"
+            names = sorted(PASSES)
+            text = (
+                f"there is no pass '{unknown}'{errors.nearest(unknown, names)}; there are: {', '.join(names)}"
+            )
             raise errors.InvalidArgument(text) from problem
-        raise errors.InvalidArgument(f"expected passes such as inline,canonicalize, found {spec!r}") from problem
+        raise errors.InvalidArgument(
+            f"expected passes such as inline,canonicalize, found {spec!r}"
+        ) from problem
 
 
 def _getter(cls: type[ModulePass]) -> Callable[[], type[ModulePass]]:

@@ -53,7 +53,9 @@ class Registers:
         self._allocate()
         for bank, count in self._counts.items():
             if count > LIMITS[bank]:
-                diagnostics.error(function, f"expected at most {LIMITS[bank]} {bank} registers, found {count}")
+                diagnostics.error(
+                    function, f"expected at most {LIMITS[bank]} {bank} registers, found {count}"
+                )
 
     # Giving registers out.
 
@@ -231,7 +233,8 @@ def _annotate(registers: Registers) -> None:
         assert block.last_op is not None
         ways = range(len(vm_structure.successors(block.last_op)))
         copies = [
-            StringAttr(", ".join(f"{_text(s)}->{_text(t)}" for s, t in registers.remap(block, way))) for way in ways
+            StringAttr(", ".join(f"{_text(s)}->{_text(t)}" for s, t in registers.remap(block, way)))
+            for way in ways
         ]
         if copies:
             block.last_op.attributes["copies"] = ArrayAttr(copies)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects import func
@@ -12,11 +13,11 @@ from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 
 from halgpu.compiler.dialects import hal, util
-from halgpu.compiler.mlir import Diagnostics
+from halgpu.compiler.mlir import Diagnostics, erase
 
-Function = util.FuncOp | func.FuncOp
-Call = util.CallOp | func.CallOp
-Access = util.GlobalLoadOp | util.GlobalStoreOp
+Function: TypeAlias = util.FuncOp | func.FuncOp
+Call: TypeAlias = util.CallOp | func.CallOp
+Access: TypeAlias = util.GlobalLoadOp | util.GlobalStoreOp
 
 
 def symbol(op: Operation) -> str | None:
@@ -54,12 +55,8 @@ def _references(value: Attribute) -> Iterator[str]:
             yield from _references(part)
 
 
-def check_symbols(module: ModuleOp) -> None:
-    """Check that calls and accesses name what is there and is of their type, and that no name is there twice.
-
-    Raises InvalidArgument with all that is wrong.
-    """
-    diagnostics = Diagnostics()
+def check_symbols(module: ModuleOp, diagnostics: Diagnostics) -> None:
+    """Check that calls and accesses name what is there and is of their type, and that no name is there twice."""
     seen: dict[str, Operation] = {}
     for op in module.body.block.ops:
         name = symbol(op)
@@ -67,7 +64,6 @@ def check_symbols(module: ModuleOp) -> None:
             diagnostics.error(op, f"@{name} is there already")
     for op in module.walk():
         _check(op, seen, diagnostics)
-    diagnostics.check()
 
 
 def _check(op: Operation, symbols: dict[str, Operation], diagnostics: Diagnostics) -> None:
@@ -107,8 +103,7 @@ class SymbolDcePass(ModulePass):
                     roots.append(found)
         for found in list(op.body.block.ops):
             if found not in alive:
-                found.detach()
-                found.erase(safe_erase=False)
+                erase(found, used=True)
 
 
 def _may_go(op: Operation) -> bool:
