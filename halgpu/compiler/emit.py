@@ -24,8 +24,8 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from halgpu import errors
 from halgpu.compiler import data
+from halgpu.compiler.dialects import vm_control, vm_types
 from halgpu.compiler.dialects import vm_structure as vm
-from halgpu.compiler.dialects import vm_types
 from halgpu.compiler.dialects.vm_instructions import MAY_FAIL
 from halgpu.compiler.mlir import Diagnostics
 from halgpu.compiler.transforms.convert_to_vm import REFLECTION
@@ -246,40 +246,42 @@ def _symbol(op: Operation, name: str) -> str:
     return found.root_reference.data
 
 
-def _call(to: _FunctionEmitter, op: vm.CallOp, block: Block) -> tuple[str, list[Any]]:
+def _call(to: _FunctionEmitter, op: vm_control.CallOp, block: Block) -> tuple[str, list[Any]]:
     callee = to.module.symbol(op, to.module.callees, "function", op.callee.string_value())
     return "call", [callee, to.reads(op), to.writes(op)]
 
 
-def _call_variadic(to: _FunctionEmitter, op: vm.CallVariadicOp, block: Block) -> tuple[str, list[Any]]:
+def _call_variadic(
+    to: _FunctionEmitter, op: vm_control.CallVariadicOp, block: Block
+) -> tuple[str, list[Any]]:
     callee = to.module.symbol(op, to.module.callees, "function", op.callee.string_value())
-    sizes = [isa.VARIADIC_NONE if size == vm.NOT_VARIADIC else size for size in op.sizes]
+    sizes = [isa.VARIADIC_NONE if size == vm_control.NOT_VARIADIC else size for size in op.sizes]
     return "call.variadic", [callee, sizes, to.reads(op), to.writes(op)]
 
 
-def _branch(to: _FunctionEmitter, op: vm.BranchOp, block: Block) -> tuple[str, list[Any]]:
+def _branch(to: _FunctionEmitter, op: vm_control.BranchOp, block: Block) -> tuple[str, list[Any]]:
     return "br", [op.dest, to.registers.remap(block, 0)]
 
 
-def _cond_branch(to: _FunctionEmitter, op: vm.CondBranchOp, block: Block) -> tuple[str, list[Any]]:
+def _cond_branch(to: _FunctionEmitter, op: vm_control.CondBranchOp, block: Block) -> tuple[str, list[Any]]:
     condition = to.registers.operand(op, 0)
     ways = [op.true_dest, to.registers.remap(block, 0), op.false_dest, to.registers.remap(block, 1)]
     return "cond_br", [condition, *ways]
 
 
-def _fail(to: _FunctionEmitter, op: vm.FailOp, block: Block) -> tuple[str, list[Any]]:
+def _fail(to: _FunctionEmitter, op: vm_control.FailOp, block: Block) -> tuple[str, list[Any]]:
     message = op.message.data if op.message is not None else ""
     return "fail", [to.registers.operand(op, 0), message.encode()]
 
 
 _SPECIAL: Final[dict[type[Operation], Any]] = {
-    vm.CallOp: _call,
-    vm.CallVariadicOp: _call_variadic,
-    vm.BranchOp: _branch,
-    vm.CondBranchOp: _cond_branch,
-    vm.ReturnOp: lambda to, op, block: ("return", [to.reads(op)]),
-    vm.FailOp: _fail,
-    vm.DiscardRefsOp: lambda to, op, block: ("discard.refs", [to.reads(op)]),
+    vm_control.CallOp: _call,
+    vm_control.CallVariadicOp: _call_variadic,
+    vm_control.BranchOp: _branch,
+    vm_control.CondBranchOp: _cond_branch,
+    vm_control.ReturnOp: lambda to, op, block: ("return", [to.reads(op)]),
+    vm_control.FailOp: _fail,
+    vm_control.DiscardRefsOp: lambda to, op, block: ("discard.refs", [to.reads(op)]),
 }
 
 
@@ -340,7 +342,7 @@ def _unwinding(functions: Sequence[vm.FuncOp]) -> set[vm.FuncOp]:
     while changed:
         changed = False
         for op in functions:
-            calls = (c for c in op.walk() if isinstance(c, vm.CallOp | vm.CallVariadicOp))
+            calls = (c for c in op.walk() if isinstance(c, vm_control.CallOp | vm_control.CallVariadicOp))
             if op not in found and any(by_name.get(c.callee.string_value()) in found for c in calls):
                 found.add(op)
                 changed = True
@@ -356,7 +358,7 @@ def _holds_refs(function: vm.FuncOp) -> bool:
 
 def _may_fail(function: vm.FuncOp) -> bool:
     return any(
-        isinstance(op, vm.CallOp | vm.CallVariadicOp | vm.FailOp)
+        isinstance(op, vm_control.CallOp | vm_control.CallVariadicOp | vm_control.FailOp)
         or getattr(getattr(op, "INSTRUCTION", None), "encoding", "") in MAY_FAIL
         or op.name.startswith(("vm.div.", "vm.rem."))
         for op in function.walk()

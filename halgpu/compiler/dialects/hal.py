@@ -239,8 +239,10 @@ class ExecutableBinaryOp(IRDLOperation):
     format = prop_def(StringAttr)
     data = prop_def(Attribute)
     mime_type = opt_prop_def(StringAttr)
-    assembly_format = "custom<SymbolVisibility>($sym_visibility) $sym_name "
-        "custom<Binary>($data, $format, $mime_type) attr-dict-with-keyword"
+    assembly_format = (
+        "custom<SymbolVisibility>($sym_visibility) $sym_name custom<Binary>($data, $format, $mime_type) "
+        "attr-dict-with-keyword"
+    )
     custom_directives = (formats.SymbolVisibility, formats.Binary)
     traits = traits_def(HasParent(ExecutableOp), SymbolOpInterface())
 

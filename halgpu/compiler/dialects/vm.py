@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from xdsl.ir import Dialect
 
-from halgpu.compiler.dialects import vm_instructions, vm_structure
+from halgpu.compiler.dialects import vm_control, vm_instructions, vm_structure
 from halgpu.compiler.dialects.vm_types import BufferType, RefType
 
 VM = Dialect(
     "vm",
-    [*vm_structure.OPERATIONS, *vm_instructions.OPERATIONS.values()],
+    [*vm_structure.OPERATIONS, *vm_control.OPERATIONS, *vm_instructions.OPERATIONS.values()],
     [BufferType, RefType],
 )

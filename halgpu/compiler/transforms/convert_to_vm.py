@@ -24,7 +24,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.post_order import PostOrderIterator
 from xdsl.passes import ModulePass
 
-from halgpu.compiler.dialects import hal, hal_inline, hal_loader, util, vm_structure, vm_types
+from halgpu.compiler.dialects import hal, hal_inline, hal_loader, util, vm_control, vm_structure, vm_types
 from halgpu.compiler.mlir import Diagnostics, erase
 from halgpu.compiler.transforms import lower_hal as _lower_hal  # noqa: F401 - enters its lowerings
 from halgpu.compiler.transforms.imports import IMPORTS
@@ -310,19 +310,19 @@ _TAKES_PARTS = (
 @lowers(util.CallOp, func.CallOp)
 def call(to: Lowering, op: util.CallOp | func.CallOp, operands: Sequence[SSAValue]) -> Sequence[SSAValue]:
     types = [convert_type(type_) for type_ in op.result_types]
-    made = vm_structure.CallOp(op.callee.string_value(), operands, types)
+    made = vm_control.CallOp(op.callee.string_value(), operands, types)
     to.insert(made)
     return made.results
 
 
 @lowers(util.ReturnOp, func.ReturnOp)
 def return_(to: Lowering, op: Operation, operands: Sequence[SSAValue]) -> None:
-    to.insert(vm_structure.ReturnOp(operands))
+    to.insert(vm_control.ReturnOp(operands))
 
 
 @lowers(cf.BranchOp)
 def branch(to: Lowering, op: cf.BranchOp, operands: Sequence[SSAValue]) -> None:
-    to.insert(vm_structure.BranchOp(to.blocks[op.successor], operands))
+    to.insert(vm_control.BranchOp(to.blocks[op.successor], operands))
 
 
 @lowers(cf.ConditionalBranchOp)
@@ -330,7 +330,7 @@ def conditional_branch(to: Lowering, op: cf.ConditionalBranchOp, operands: Seque
     condition, *values = operands
     count = len(op.then_arguments)
     to.insert(
-        vm_structure.CondBranchOp(
+        vm_control.CondBranchOp(
             condition, to.blocks[op.then_block], values[:count], to.blocks[op.else_block], values[count:]
         )
     )
@@ -347,11 +347,11 @@ def switch(to: Lowering, op: cf.SwitchOp, operands: Sequence[SSAValue]) -> None:
         here = to.emit(f"cmp.eq.{name}", flag, to.constant(flag.type, int(number)))
         other = _new_block(to)
         to.insert(
-            vm_structure.CondBranchOp(here, to.blocks[dest], [values[value] for value in given], other, [])
+            vm_control.CondBranchOp(here, to.blocks[dest], [values[value] for value in given], other, [])
         )
         to.block = other
     to.insert(
-        vm_structure.BranchOp(to.blocks[op.default_block], [values[value] for value in op.default_operands])
+        vm_control.BranchOp(to.blocks[op.default_block], [values[value] for value in op.default_operands])
     )
 
 
@@ -383,18 +383,18 @@ def _fail_if(to: Lowering, condition: SSAValue, status: SSAValue, message: str) 
     if constant == 0:
         return
     if constant is not None:
-        to.insert(vm_structure.FailOp(status, message))
+        to.insert(vm_control.FailOp(status, message))
         to.block = Block()  # what follows is not reached
         return
     further = _new_block(to)
     failing = _new_block(to)
-    to.insert(vm_structure.CondBranchOp(condition, failing, [], further, []))
+    to.insert(vm_control.CondBranchOp(condition, failing, [], further, []))
     to.block = failing
-    to.insert(vm_structure.FailOp(status, message))
+    to.insert(vm_control.FailOp(status, message))
     to.block = further
 
 
 @lowers(util.UnreachableOp)
 def unreachable(to: Lowering, op: util.UnreachableOp, operands: Sequence[SSAValue]) -> None:
     message = op.message.data if op.message is not None else "unreachable location reached"
-    to.insert(vm_structure.FailOp(to.i32(STATUS_UNAVAILABLE), message))
+    to.insert(vm_control.FailOp(to.i32(STATUS_UNAVAILABLE), message))

@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from halgpu.compiler.dialects import vm_structure
+from halgpu.compiler.dialects import vm_control, vm_structure
 from halgpu.compiler.mlir import erase
 from halgpu.compiler.transforms.liveness import Liveness, is_ref, moves, ordered, predecessors
 
@@ -66,16 +66,16 @@ def _in_order(operands: Sequence[SSAValue], wanted: Iterable[SSAValue]) -> list[
 def _insert(values: Sequence[SSAValue], before: Operation) -> None:
     block = before.parent
     assert block is not None
-    op = vm_structure.DiscardRefsOp(values)
+    op = vm_control.DiscardRefsOp(values)
     op.location = before.location
     block.insert_op_before(op, before)
 
 
 def _edges(block: Block, liveness: Liveness, before: dict[Block, list[Block]]) -> None:
     terminator = block.last_op
-    if not isinstance(terminator, vm_structure.CondBranchOp):
+    if not isinstance(terminator, vm_control.CondBranchOp):
         return
-    edges = vm_structure.successors(terminator)
+    edges = vm_control.successors(terminator)
     live = set(liveness.live_out[block])
     for _, values in edges:
         live.update(value for value in values if is_ref(value))
@@ -100,22 +100,22 @@ def _position(value: SSAValue) -> tuple[int, int, int]:
     return block.parent.get_block_index(block), at, value.index  # type: ignore[attr-defined]
 
 
-def _split(terminator: vm_structure.CondBranchOp, number: int, dying: Sequence[SSAValue]) -> None:
+def _split(terminator: vm_control.CondBranchOp, number: int, dying: Sequence[SSAValue]) -> None:
     """Put a block that releases references onto one of the two ways."""
-    after, values = vm_structure.successors(terminator)[number]
+    after, values = vm_control.successors(terminator)[number]
     made = Block()
     region = after.parent
     assert region is not None
     assert terminator.parent is not None
     region.insert_block_after(made, terminator.parent)
-    branch = vm_structure.BranchOp(after, values)
+    branch = vm_control.BranchOp(after, values)
     branch.location = terminator.location
     made.add_op(branch)
     _insert(dying, branch)
-    sides = [(dest, given) for dest, given in vm_structure.successors(terminator)]
+    sides = [(dest, given) for dest, given in vm_control.successors(terminator)]
     sides[number] = (made, ())
     (true_dest, true_values), (false_dest, false_values) = sides
-    new = vm_structure.CondBranchOp(
+    new = vm_control.CondBranchOp(
         terminator.condition, true_dest, list(true_values), false_dest, list(false_values)
     )
     new.location = terminator.location

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.post_order import PostOrderIterator
 
-from halgpu.compiler.dialects import vm_structure, vm_types
+from halgpu.compiler.dialects import vm_control, vm_structure, vm_types
 from halgpu.compiler.dialects.vm_instructions import MOVABLE
 
 Wanted = Callable[[SSAValue], bool]
@@ -64,12 +64,12 @@ class Liveness:
 
 
 def _after(block: Block) -> list[tuple[Block, Sequence[SSAValue]]]:
-    return vm_structure.successors(block.last_op) if block.last_op is not None else []
+    return vm_control.successors(block.last_op) if block.last_op is not None else []
 
 
 def moves(op: Operation) -> bool:
     """Whether references may end their life as an operand of ``op``, the register being null from then on."""
-    if isinstance(op, (vm_structure.CallOp, vm_structure.CallVariadicOp, vm_structure.ReturnOp)):
+    if isinstance(op, (vm_control.CallOp, vm_control.CallVariadicOp, vm_control.ReturnOp)):
         return True
     instruction = getattr(op, "INSTRUCTION", None)
     return instruction is not None and instruction.encoding in MOVABLE

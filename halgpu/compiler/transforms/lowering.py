@@ -24,8 +24,8 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from halgpu.compiler.dialects import hal, util_attrs, vm_types
+from halgpu.compiler.dialects.vm_control import NOT_VARIADIC, CallOp, CallVariadicOp
 from halgpu.compiler.dialects.vm_instructions import OPERATIONS
-from halgpu.compiler.dialects.vm_structure import NOT_VARIADIC, CallOp, CallVariadicOp
 from halgpu.compiler.mlir import Diagnostics
 from halgpu.compiler.transforms.imports import IMPORTS
 

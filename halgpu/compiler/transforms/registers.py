@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from halgpu.compiler.dialects import vm_structure, vm_types
+from halgpu.compiler.dialects import vm_control, vm_structure, vm_types
 from halgpu.compiler.mlir import Diagnostics
 from halgpu.compiler.transforms.liveness import Liveness, is_ref, moves, ordered, predecessors
 from halgpu.vm import isa
@@ -63,7 +63,7 @@ class Registers:
         """Values that had better share a register: a block's argument and what branches pass for it."""
         for block in self.blocks:
             assert block.last_op is not None
-            for after, values in vm_structure.successors(block.last_op):
+            for after, values in vm_control.successors(block.last_op):
                 for argument, value in zip(after.args, values, strict=True):
                     self._hints.setdefault(argument, []).append(value)
                     self._hints.setdefault(value, []).append(argument)
@@ -146,7 +146,7 @@ class Registers:
     def remap(self, block: Block, number: int) -> Remap:
         """The copies that a branch makes on one of its ways."""
         assert block.last_op is not None
-        after, values = vm_structure.successors(block.last_op)[number]
+        after, values = vm_control.successors(block.last_op)[number]
         numbers: list[tuple[int, int]] = []
         references: list[tuple[int, int]] = []
         for argument, value in zip(after.args, values, strict=True):
@@ -231,7 +231,7 @@ def _annotate(registers: Registers) -> None:
                 written = [_text(registers.result(result)) for result in op.results]
                 op.attributes["writes"] = ArrayAttr(map(StringAttr, written))
         assert block.last_op is not None
-        ways = range(len(vm_structure.successors(block.last_op)))
+        ways = range(len(vm_control.successors(block.last_op)))
         copies = [
             StringAttr(", ".join(f"{_text(s)}->{_text(t)}" for s, t in registers.remap(block, way)))
             for way in ways
