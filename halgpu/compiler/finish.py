@@ -25,7 +25,11 @@ class Finished(NamedTuple):
 
 def check() -> None:
     """Raise Unavailable if xDSL is not installed."""
-    if importlib.util.find_spec("xdsl") is None:
+    try:
+        found = importlib.util.find_spec("xdsl")
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
         raise errors.Unavailable("xDSL, which reads MLIR, is not installed: pip install 'halgpu[compiler]'")
 
 
