@@ -36,7 +36,7 @@ class FoldLength(RewritePattern):
     def match_and_rewrite(self, op: hal_inline.BufferLengthOp, rewriter: PatternRewriter) -> None:
         found = _length(op.buffer)
         if found is not None:
-            rewriter.replace_matched_op([], [found])
+            rewriter.replace(op, [], [found])
 
 
 class FoldStorage(RewritePattern):
@@ -45,7 +45,7 @@ class FoldStorage(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: hal_inline.BufferStorageOp, rewriter: PatternRewriter) -> None:
         if isinstance(op.buffer.owner, ALLOCATIONS):
-            rewriter.replace_matched_op([], [op.buffer.owner.storage])
+            rewriter.replace(op, [], [op.buffer.owner.storage])
 
 
 class FoldViewBuffer(RewritePattern):
@@ -58,13 +58,13 @@ class FoldViewBuffer(RewritePattern):
             return
         source = view.source_buffer
         if _is_zero(view.source_offset) and _same(view.source_length, _length(source)):
-            rewriter.replace_matched_op([], [source])
+            rewriter.replace(op, [], [source])
             return
         part = hal_inline.BufferSubspanOp.build(
             operands=[source, view.source_offset, view.source_length], result_types=[source.type]
         )
         part.location = op.location
-        rewriter.replace_matched_op(part)
+        rewriter.replace(op, part)
 
 
 class FoldViewOfPart(RewritePattern):
@@ -85,7 +85,7 @@ class FoldViewOfPart(RewritePattern):
             result_types=[op.result.type],
         )  # fmt: skip
         new.location = op.location
-        rewriter.replace_matched_op([offset, new])
+        rewriter.replace(op, [offset, new])
 
 
 class FoldDispatchOfPart(RewritePattern):
@@ -111,7 +111,7 @@ class FoldDispatchOfPart(RewritePattern):
             ]
         )  # fmt: skip
         new.location = op.location
-        rewriter.replace_matched_op(new)
+        rewriter.replace(op, new)
 
 
 class FoldSize(RewritePattern):
@@ -130,7 +130,7 @@ class FoldSize(RewritePattern):
             case hal_inline.BufferAllocateInitializedOp() as made:
                 found = made.length
         if found is not None:
-            rewriter.replace_matched_op([], [found])
+            rewriter.replace(op, [], [found])
 
 
 def _is_zero(value: SSAValue) -> bool:

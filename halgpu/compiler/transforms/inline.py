@@ -151,10 +151,10 @@ def _splice_blocks(region: Region, before: Operation) -> list[SSAValue]:
         branch.location = op.location
         op.parent.insert_op_before(branch, op)
         erase(op)
+    # Nothing branches to an entry block: its code goes on where the call was.
     entry = blocks[0]
-    for argument in reversed(entry.args):
-        entry.erase_arg(argument)
-    branch = cf.BranchOp(entry)
-    branch.location = before.location
-    start.add_op(branch)
+    for op in list(entry.ops):
+        entry.detach_op(op)
+        start.add_op(op)
+    start.parent.detach_block(entry)
     return list(rest.args)
