@@ -45,7 +45,8 @@ def main(options: argparse.Namespace) -> int:
 
     if options.list:
         for name, found in sorted(pipeline.PASSES.items()):
-            print(f"{name:<24} {(found.__doc__ or '').strip().splitlines()[0]}")
+            said = (found.__doc__ or "xDSL's").strip()
+            print(f"{name:<24} {said.splitlines()[0]}")
         return 0
     if options.source is None:
         raise errors.InvalidArgument("expected a file of MLIR, or - for stdin; 'halgpu opt --help' explains")

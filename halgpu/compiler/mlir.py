@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import bisect
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
 from xdsl.dialect_interfaces.op_asm import OpAsmDialectInterface
+from xdsl.dialects.affine import Affine
 from xdsl.dialects.arith import Arith
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -33,9 +35,11 @@ from xdsl.dialects.math import Math
 from xdsl.dialects.scf import Scf
 from xdsl.ir import Attribute, Dialect, Operation
 from xdsl.parser import Parser
+from xdsl.parser.generic_parser import ParserState
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError
-from xdsl.utils.lexer import Span
+from xdsl.utils.lexer import Input, Span
+from xdsl.utils.mlir_lexer import MLIRLexer
 
 from halgpu import errors
 from halgpu.compiler.dialects import extra
@@ -49,15 +53,19 @@ MAX_REPORTED = 20
 """Diagnostics that one error lists."""
 
 
-def context() -> Context:
-    """A context with all dialects of inline programs; attributes of others are kept as text."""
+def context(undeclared: Collection[str] = ()) -> Context:
+    """A context with all dialects of inline programs; attributes of others are kept as text.
+
+    Dialects named in ``undeclared`` declare nothing about inlining (see ``dialects.inlining``).
+    """
     made = Context(allow_unregistered=True)
     # Its own copy of builtin: that dialect keeps the blobs of the files that are read.
     builtin = Dialect(
         "builtin", list(Builtin.operations), list(Builtin.attributes), [OpAsmDialectInterface()]
     )
-    for dialect in (builtin, Arith, Math, Cf, Scf, Func, Util, HAL, HALInline, HALLoader, VM):
-        made.load_dialect(dialect)
+    for dialect in (builtin, Affine, Arith, Math, Cf, Scf, Func, Util, HAL, HALInline, HALLoader, VM):
+        bare = Dialect(dialect.name, list(dialect.operations), list(dialect.attributes))
+        made.load_dialect(bare if dialect.name in undeclared else dialect)
     for op in extra.OPERATIONS:
         made.load_op(op)
     return made
@@ -167,7 +175,8 @@ def verify(module: ModuleOp) -> None:
         try:
             op.verify(verify_nested_ops=False)
         except Exception as problem:  # VerifyException, or what a verifier did not expect
-            diagnostics.error(op, _first_line(problem))
+            if not str(problem).startswith("Redefinition of symbol"):  # check_symbols says where
+                diagnostics.error(op, _first_line(problem))
     check_symbols(module, diagnostics)
     diagnostics.check()
 
@@ -181,11 +190,18 @@ class _Located(Exception):
         self.cause = cause
 
 
+class _Lexer(MLIRLexer):
+    """Reads strings in linear time: xDSL's pattern takes forever for one that does not end."""
+
+    _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
+
+
 class _Parser(Parser):
     """Gives each operation its place in the text, unless the text itself says a location."""
 
     def __init__(self, ctx: Context, text: str, name: str) -> None:
-        super().__init__(ctx, text, name)
+        super().__init__(ctx, "", name)
+        self._parser_state = ParserState(_Lexer(Input(text, name)))
         self._name = name
         self._breaks = [at for at, character in enumerate(text) if character == "\n"]
 

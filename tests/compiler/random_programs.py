@@ -42,11 +42,9 @@ class Writer:
         self.lines.append("  util.global private mutable @bytes : !util.buffer")
         for _ in range(self.random.randint(1, 4)):
             name, type_ = self.name("g"), self.random.choice((*INTEGERS, "f32"))
-            mutable = self.random.choice(("", "mutable "))
             value = f" = {self.literal(type_)} : {type_}" if self.random.random() < 0.6 else f" : {type_}"
-            self.lines.append(f"  util.global private {mutable}@{name}{value}")
-            if mutable or " = " not in value:
-                self.globals[name] = type_
+            self.lines.append(f"  util.global private mutable @{name}{value}")
+            self.globals[name] = type_
         self.initializer(first=True)
         for _ in range(self.random.randint(0, 2)):
             self.initializer()

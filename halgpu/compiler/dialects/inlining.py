@@ -30,7 +30,9 @@ class AllOpsInline(InlinerInterface):
         return True
 
 
-OTHERS: Final = {name: AllOpsInline() for name in ("arith", "builtin", "cf", "func", "math", "scf", "util")}
+OTHERS: Final = {
+    name: AllOpsInline() for name in ("affine", "arith", "builtin", "cf", "func", "math", "scf", "util")
+}
 """Declarations for dialects that are xDSL's, or whose operations' structure the inliner knows (util, func)."""
 
 

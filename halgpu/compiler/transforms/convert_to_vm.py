@@ -21,12 +21,12 @@ from xdsl.dialects.builtin import (
     SymbolRefAttr,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.ir.post_order import PostOrderIterator
 from xdsl.passes import ModulePass
 
 from halgpu.compiler.dialects import hal, hal_inline, hal_loader, util, vm_control, vm_structure, vm_types
 from halgpu.compiler.mlir import Diagnostics, erase
-from halgpu.compiler.transforms import lower_hal as _lower_hal  # noqa: F401 - enters its lowerings
+from halgpu.compiler.transforms import lower_affine, lower_hal
+from halgpu.compiler.transforms.dominance import reached
 from halgpu.compiler.transforms.imports import IMPORTS
 from halgpu.compiler.transforms.lowering import (
     LOWERINGS,
@@ -42,6 +42,9 @@ INIT = "__init"
 REFLECTION = "iree.reflection"
 STATUS_UNAVAILABLE = 14
 """Status of a call that comes to a place which was said to be out of reach; as iree-compile takes it."""
+
+TABLES = (lower_affine, lower_hal)
+"""Modules that enter lowerings when they are imported."""
 
 Function: TypeAlias = util.FuncOp | func.FuncOp
 
@@ -221,7 +224,7 @@ class _Body:
 
     def lower(self, normalize: bool) -> None:
         entry = self.source.blocks[0]
-        order = list(PostOrderIterator(entry))[::-1]
+        order = reached(self.source)
         self._make_blocks(order)
         if normalize:
             self._normalize(entry)

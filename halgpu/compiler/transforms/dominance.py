@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from xdsl.ir import Block, Region
-from xdsl.ir.post_order import PostOrderIterator
 
 
 def reached(region: Region) -> list[Block]:
-    """The blocks of a region that are reached, each after those that dominate it."""
-    return list(PostOrderIterator(region.blocks[0]))[::-1]
+    """The blocks of a region that are reached, each after those that dominate it; the first way on comes first."""
+    entry = region.blocks[0]
+    found: list[Block] = []
+    seen = {entry}
+    path = [(entry, _ways(entry))]
+    while path:
+        block, ways = path[-1]
+        after = next((way for way in ways if way not in seen), None)
+        if after is None:
+            found.append(block)
+            path.pop()
+        else:
+            seen.add(after)
+            path.append((after, _ways(after)))
+    return found[::-1]
+
+
+def _ways(block: Block) -> Iterator[Block]:
+    return iter(block.last_op.successors[::-1] if block.last_op is not None else ())
 
 
 def immediate_dominators(blocks: Sequence[Block]) -> dict[Block, Block]:

@@ -153,8 +153,8 @@ def _splice_blocks(region: Region, before: Operation) -> list[SSAValue]:
         erase(op)
     # Nothing branches to an entry block: its code goes on where the call was.
     entry = blocks[0]
-    for op in list(entry.ops):
-        entry.detach_op(op)
-        start.add_op(op)
+    for moved in list(entry.ops):
+        entry.detach_op(moved)
+        start.add_op(moved)
     start.parent.detach_block(entry)
     return list(rest.args)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from xdsl.ir import Block, Operation, SSAValue
-from xdsl.ir.post_order import PostOrderIterator
 
 from halgpu.compiler.dialects import vm_control, vm_structure, vm_types
 from halgpu.compiler.dialects.vm_instructions import MOVABLE
+from halgpu.compiler.transforms.dominance import reached
 
 Wanted = Callable[[SSAValue], bool]
 
@@ -20,7 +20,7 @@ def is_ref(value: SSAValue) -> bool:
 
 def ordered(function: vm_structure.FuncOp) -> list[Block]:
     """The blocks that are reached, each after those that dominate it."""
-    return list(PostOrderIterator(function.body.blocks[0]))[::-1]
+    return reached(function.body)
 
 
 class Liveness:

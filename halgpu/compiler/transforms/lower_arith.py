@@ -121,20 +121,22 @@ def ceil_div_unsigned(to: Lowering, op: Any, operands: Sequence[SSAValue]) -> SS
 
 @lowers(arith.CeilDivSIOp, arith.FloorDivSIOp)
 def round_div_signed(to: Lowering, op: Any, operands: Sequence[SSAValue]) -> SSAValue:
+    return to.narrow(
+        rounded_quotient(to, *operands, floor=isinstance(op, arith.FloorDivSIOp)), op.result.type
+    )
+
+
+def rounded_quotient(to: Lowering, left: SSAValue, right: SSAValue, *, floor: bool) -> SSAValue:
     """The quotient rounded to zero, and one more or less where there is a rest on that side."""
-    type_ = op.result.type
-    target = convert_type(type_)
-    name = suffix(target)
-    left, right = operands
+    type_ = left.type
+    name = suffix(type_)
     quotient = to.emit(f"div.{name}.s", left, right)
     rest = to.emit(f"rem.{name}.s", left, right)
-    zero = to.constant(target, 0)
-    signs_differ = to.emit(f"cmp.lt.{name}.s", to.emit(f"xor.{name}", left, right), zero)
-    floor = isinstance(op, arith.FloorDivSIOp)
+    signs_differ = to.emit(f"cmp.lt.{name}.s", to.emit(f"xor.{name}", left, right), to.constant(type_, 0))
     inexact = to.emit(f"cmp.nz.{name}", rest)
     wanted = to.emit("and.i32", inexact, signs_differ if floor else to.not_(signs_differ))
-    other = to.emit(f"add.{name}", quotient, to.constant(target, -1 if floor else 1))
-    return to.narrow(to.emit(f"select.{name}", wanted, other, quotient), type_)
+    other = to.emit(f"add.{name}", quotient, to.constant(type_, -1 if floor else 1))
+    return to.emit(f"select.{name}", wanted, other, quotient)
 
 
 _INTEGER_PREDICATES: Final = (

@@ -11,6 +11,7 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
+from xdsl.traits import SymbolTable
 
 from halgpu.compiler.dialects import hal, util
 from halgpu.compiler.mlir import Diagnostics, erase
@@ -58,10 +59,14 @@ def _references(value: Attribute) -> Iterator[str]:
 def check_symbols(module: ModuleOp, diagnostics: Diagnostics) -> None:
     """Check that calls and accesses name what is there and is of their type, and that no name is there twice."""
     seen: dict[str, Operation] = {}
-    for op in module.body.block.ops:
-        name = symbol(op)
-        if name is not None and seen.setdefault(name, op) is not op:
-            diagnostics.error(op, f"@{name} is there already")
+    tables = [op for op in module.walk() if op.has_trait(SymbolTable, value_if_unregistered=False)]
+    for scope in tables:
+        own: dict[str, Operation] = {}
+        for op in scope.regions[0].block.ops:
+            name = symbol(op)
+            if name is not None and own.setdefault(name, op) is not op:
+                diagnostics.error(op, f"@{name} is there already")
+        seen = seen or own
     for op in module.walk():
         _check(op, seen, diagnostics)
 
