@@ -73,6 +73,10 @@ def read_source(source: str) -> tuple[str, str]:
             found = "a folder" if path.is_dir() else "nothing there"
             raise errors.NotFound(f"{source}: expected MLIR, found {found}")
         data, name = path.read_bytes(), source
+    if data.startswith(b"ML\xefR"):
+        raise errors.InvalidArgument(
+            f"{name}: expected MLIR as text, found bytecode: iree-opt prints it as text"
+        )
     try:
         return data.decode(), name
     except UnicodeDecodeError as problem:

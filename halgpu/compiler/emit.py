@@ -30,13 +30,13 @@ from halgpu.compiler.dialects.vm_instructions import MAY_FAIL
 from halgpu.compiler.mlir import Diagnostics
 from halgpu.compiler.transforms.convert_to_vm import REFLECTION
 from halgpu.compiler.transforms.registers import Registers, is_wide
-from halgpu.vm import debug, definition, isa, verifier
+from halgpu.vm import debug, definition, isa, verifier, writer
 from halgpu.vm.definition import Dependency, ExportDef, Feature, ImportDef, ModuleDef, SignatureDef
 from halgpu.vm.encoder import Encoder
 
 FUNCTION_ALIGNMENT: Final = 8
 EXTERNAL: Final = 1024
-"""Data of at least so many bytes lies behind the FlatBuffer, where it is used in place."""
+"""Data of at least so many bytes, or more strictly aligned than that in it, lies behind the FlatBuffer."""
 
 
 def emit(module: ModuleOp, resources: dict[str, bytes] | None = None) -> ModuleDef:
@@ -127,7 +127,7 @@ class _Emitter:
             exports=exports,
             signatures=tuple(SignatureDef(_cconv(op), _reflection(op)) for op in self.functions),
             rodata=tuple(map(memoryview, rodata)),
-            rodata_external=tuple(len(found) >= EXTERNAL for found in rodata),
+            rodata_external=tuple(map(_is_external, self.rodata, rodata)),
             rwdata=(),
             global_bytes=self.global_bytes,
             global_refs=self.global_refs,
@@ -286,6 +286,11 @@ _SPECIAL: Final[dict[type[Operation], Any]] = {
 
 
 # Tables.
+
+
+def _is_external(op: vm.RodataOp, found: bytes) -> bool:
+    alignment = op.alignment.value.data if op.alignment is not None else 0
+    return len(found) >= EXTERNAL or int(alignment) > writer.EMBEDDED_ALIGNMENT
 
 
 def _type_table(module: vm.ModuleOp) -> dict[str, int]:

@@ -236,6 +236,20 @@ class _Parser(Parser):
         return f"{self._name}:{line}:{column}"
 
 
+_ABOVE = ("flow.", "hal.", "iree_", "linalg.", "memref.", "stream.", "tensor.", "torch.", "vector.")
+"""Starts of names of operations that inline programs have no more when they are at HAL level."""
+
+
+def _unknown(name: str) -> str:
+    """What to say of an operation that no dialect here defines."""
+    if name.startswith(_ABOVE):
+        return (
+            f"'{name}' is not of inline programs at HAL level, which iree-compile --compile-to=hal prints with "
+            "--iree-execution-model=inline-dynamic"
+        )
+    return f"there is no operation '{name}'; one of another dialect has to be in generic form"
+
+
 def _located(name: str, text: str, span: Span[str] | Span[bytes], message: str) -> str:
     line = text.count("\n", 0, span.start) + 1
     column = span.start - text.rfind("\n", 0, span.start)

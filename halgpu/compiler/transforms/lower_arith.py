@@ -1,8 +1,8 @@
 """``arith`` and ``math`` as instructions.
 
 Facts: compiler/src/iree/compiler/Dialect/VM/Conversion/{ArithToVM,MathToVM}; runtime/src/iree/vm/ops.h for what the
-instructions do. Where an instruction does not do what MLIR asks for, others are added: maximum and minimum with NaNs,
-narrow integers that overflow.
+instructions do. Where an instruction does not do what MLIR asks for, others are added: maximum, minimum and inequality
+with NaNs, floats as integers, narrow integers that overflow.
 """
 
 from __future__ import annotations
@@ -176,6 +176,10 @@ def compare_floats(to: Lowering, op: arith.CmpfOp, operands: Sequence[SSAValue])
     if predicate in ("ord", "uno"):
         either = to.emit("or.i32", to.emit(f"cmp.nan.{name}", left), to.emit(f"cmp.nan.{name}", right))
         return either if predicate == "uno" else to.not_(either)
+    if (predicate, order) == ("ne", "o"):
+        # The instruction says that NaNs differ, ordered or not (ops.h).
+        less, more = to.emit(f"cmp.lt.{name}.o", left, right), to.emit(f"cmp.lt.{name}.o", right, left)
+        return to.emit("or.i32", less, more)
     if predicate in ("gt", "ge"):
         left, right = right, left
     verb = {"gt": "lt", "ge": "lte", "le": "lte"}.get(predicate, predicate)
@@ -238,9 +242,11 @@ def fused(to: Lowering, op: math.FmaOp, operands: Sequence[SSAValue]) -> SSAValu
 
 @lowers(math.TruncOp)
 def truncate_float(to: Lowering, op: math.TruncOp, operands: Sequence[SSAValue]) -> SSAValue:
+    return _truncated(to, operands[0], _float(op.result.type))
+
+
+def _truncated(to: Lowering, value: SSAValue, name: str) -> SSAValue:
     """Rounded down, or up below zero."""
-    name = _float(op.result.type)
-    (value,) = operands
     negative = to.emit(f"cmp.lt.{name}.o", value, to.constant(value.type, 0.0))
     return to.emit(
         f"select.{name}", negative, to.emit(f"ceil.{name}", value), to.emit(f"floor.{name}", value)
@@ -327,7 +333,10 @@ def integer_to_float(to: Lowering, op: Any, operands: Sequence[SSAValue]) -> SSA
 def float_to_integer(to: Lowering, op: Any, operands: Sequence[SSAValue]) -> SSAValue:
     sign = "s" if isinstance(op, arith.FPToSIOp) else "u"
     target = convert_type(op.result.type)
-    found = to.emit(f"cast.{_float(op.input.type)}.{sign}{suffix(target)}", operands[0])
+    name = _float(op.input.type)
+    # The instruction rounds to the nearest integer (ops.h), arith toward zero.
+    whole = _truncated(to, operands[0], name)
+    found = to.emit(f"cast.{name}.{sign}{suffix(target)}", whole)
     return to.narrow(found, op.result.type)
 
 

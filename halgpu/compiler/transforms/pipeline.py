@@ -70,11 +70,19 @@ def run(
         told(found.name)
         try:
             found.apply(ctx, module)
-        except (DiagnosticException, PassFailedException, VerifyException) as problem:
-            raise errors.InvalidArgument(f"pass {found.name}: {str(problem).splitlines()[0]}") from problem
+        except errors.Error:
+            raise
+        except (DiagnosticException, PassFailedException, VerifyException, RecursionError) as problem:
+            raise errors.InvalidArgument(f"pass {found.name}: {_first_line(problem)}") from problem
+        except Exception as problem:
+            raise errors.Internal(f"pass {found.name}: {_first_line(problem)}") from problem
         if verify_each or found is passes[-1]:
             mlir.verify(module)
     return list(inline.REMARKS)
+
+
+def _first_line(problem: BaseException) -> str:
+    return next(iter(str(problem).splitlines()), type(problem).__name__)
 
 
 def _parse(spec: str) -> list[ModulePass]:
