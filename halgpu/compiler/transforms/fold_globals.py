@@ -16,7 +16,7 @@ from xdsl.passes import ModulePass
 
 from halgpu.compiler.dialects import util
 from halgpu.compiler.mlir import erase
-from halgpu.compiler.transforms.symbols import Call, is_public, references, table
+from halgpu.compiler.transforms.symbols import Call, is_public, own_references, table
 
 
 @dataclass
@@ -51,15 +51,10 @@ def _collect(module: ModuleOp) -> dict[str, _Uses]:
             uses[op.symbol].loads.append(op)
         elif isinstance(op, util.GlobalStoreOp):
             uses[op.symbol].stores.append(op)
-        elif not op.regions:
-            for name in references(op):
+        else:
+            for name in own_references(op):
                 if name in uses:
                     uses[name].others = True
-    for op in module.walk():
-        if op.regions and not isinstance(op, ModuleOp):
-            for value in op.attributes.values():
-                for name, found in uses.items():
-                    found.others |= f"@{name}" in str(value).split()
     return uses
 
 

@@ -41,8 +41,13 @@ def is_public(op: Operation) -> bool:
 def references(op: Operation) -> Iterator[str]:
     """Names that an operation and those in it refer to."""
     for inner in op.walk():
-        for value in (*inner.properties.values(), *inner.attributes.values()):
-            yield from _references(value)
+        yield from own_references(inner)
+
+
+def own_references(op: Operation) -> Iterator[str]:
+    """Names that an operation itself refers to."""
+    for value in (*op.properties.values(), *op.attributes.values()):
+        yield from _references(value)
 
 
 def _references(value: Attribute) -> Iterator[str]:
