@@ -37,12 +37,8 @@ from halgpu import errors  # noqa: E402
 from halgpu.compiler.finish import finish  # noqa: E402
 from halgpu.vm import definition, verifier  # noqa: E402
 
-FLAGS = (
-    "--iree-execution-model=inline-dynamic",
-    "--iree-input-demote-f64-to-f32=false",
-    "--iree-torch-emit-async-entry-points=false",
-)
-TARGETS = {"cpu": CPU, "vulkan": (VULKAN,)}
+FLAGS = ("--iree-execution-model=inline-dynamic", "--iree-torch-emit-async-entry-points=false")
+TARGETS = {"cpu": (*CPU, "--iree-input-demote-f64-to-f32=false"), "vulkan": (VULKAN,)}
 
 
 @dataclass

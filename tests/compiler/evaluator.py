@@ -253,6 +253,11 @@ class Util(InterpreterFunctions):
     def alloc(self, _: Interpreter, op: Any, args: Any) -> Any:
         return (memoryview(bytearray(args[0])),)
 
+    @impl(util.BufferSliceOp)
+    def slice(self, _: Interpreter, op: Any, args: Any) -> Any:
+        source, _size, offset, length = args
+        return (memoryview(bytearray(source[offset : offset + length])),)
+
     @impl(util.BufferSubspanOp)
     def subspan(self, _: Interpreter, op: Any, args: Any) -> Any:
         source, _size, offset, length = args

@@ -10,6 +10,8 @@ from random import Random
 INTEGERS = ("i8", "i16", "i32", "i64", "index")
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "index": 64, "f32": 32}
 BUFFER = 32
+WHOLE = "!util.buffer"
+"""The type of buffers of that many bytes, which values may be; parts of buffers may not."""
 PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
 BINARY = ("addi", "subi", "muli", "andi", "ori", "xori", "minsi", "maxsi", "minui", "maxui")
 DIVISIONS = ("divsi", "divui", "remsi", "remui", "ceildivui", "ceildivsi")
@@ -122,7 +124,28 @@ class Writer:
 
     def use(self, scope: Scope, type_: str) -> str:
         found = [name for name, kind in scope if kind == type_]
+        if type_ == WHOLE:
+            return self.random.choice(found) if found and self.random.random() < 0.8 else self.whole(scope)
         return self.random.choice(found) if found and self.random.random() < 0.9 else self.constant(type_)
+
+    def whole(self, scope: Scope) -> str:
+        """A buffer of the program: the one that lasts, a new one, a copy, or one of two."""
+        size = self.constant("index", str(BUFFER))
+        match self.random.randint(0, 3):
+            case 0:
+                text = f"util.buffer.alloc uninitialized : !util.buffer{{%{size}}}"
+            case 1 if any(kind == WHOLE for _, kind in scope):
+                zero, source = self.constant("index", "0"), self.use(scope, WHOLE)
+                text = (
+                    f"util.buffer.slice %{source}[%{zero}] : !util.buffer{{%{size}}} -> !util.buffer{{%{size}}}"
+                )
+            case 2 if any(kind == WHOLE for _, kind in scope):
+                one, other, condition = self.use(scope, WHOLE), self.use(scope, WHOLE), self.use(scope, "i1")
+                text = f"arith.select %{condition}, %{one}, %{other} : !util.buffer"
+            case _:
+                text = "util.global.load @bytes : !util.buffer"
+        self.define(scope, WHOLE, text)
+        return scope[-1][0]
 
     def define(self, scope: Scope, type_: str, text: str) -> None:
         name = self.name()
@@ -176,7 +199,7 @@ class Writer:
             return
         type_ = random.choice(("i8", "i16", "i32", "i64", "f32"))
         size = BITS[type_] // 8
-        buffer, at, whole = self.buffer(size)
+        buffer, at, whole = self.buffer(scope, size)
         length = self.constant("index", str(size))
         match random.randint(0, 4):
             case 0:
@@ -190,7 +213,7 @@ class Writer:
                     f"util.buffer.fill %{value}, %{buffer}[%{at} for %{length}] : {type_} -> !util.buffer{{%{whole}}}"
                 )
             case 2:
-                other, place, rest = self.buffer(size)
+                other, place, rest = self.buffer(scope, size)
                 self.define(
                     scope,
                     "i1",
@@ -204,10 +227,11 @@ class Writer:
                     f"!util.buffer{{%{whole}}}"
                 )
 
-    def buffer(self, size: int) -> tuple[str, str, str]:
+    def buffer(self, scope: Scope, size: int) -> tuple[str, str, str]:
         """The program's buffer or a part of it, an offset for a value of that size, and its size."""
-        name, whole = self.name("b"), self.constant("index", str(BUFFER))
-        self.line(f"%{name} = util.global.load @bytes : !util.buffer")
+        name, whole = self.use(scope, WHOLE), self.constant("index", str(BUFFER))
+        if self.random.random() < 0.1:
+            self.line(f"util.global.store %{name}, @bytes : !util.buffer")
         if self.random.random() < 0.6:
             return name, self.constant("index", str(size * self.random.randrange(BUFFER // size))), whole
         part, start, half = self.name("p"), self.constant("index", "8"), self.constant("index", "16")
@@ -228,7 +252,7 @@ class Writer:
     def branch(self, scope: Scope, depth: int) -> Scope:
         """Two ways that meet, with values for the block where they do."""
         yes, no, rest = self.name("yes"), self.name("no"), self.name("rest")
-        types = [self.random.choice((*INTEGERS, "f32", "i1")) for _ in range(self.random.randint(0, 3))]
+        types = [self.random.choice((*INTEGERS, "f32", "i1", WHOLE, WHOLE)) for _ in range(self.random.randint(0, 3))]
         self.line(f"cf.cond_br %{self.use(scope, 'i1')}, ^{yes}, ^{no}")
         for label in (yes, no):
             self.lines.append(f"  ^{label}:")
@@ -242,7 +266,7 @@ class Writer:
 
     def loop(self, scope: Scope) -> None:
         """A loop that hands two values round, which change places."""
-        type_ = self.random.choice(INTEGERS)
+        type_ = self.random.choice((*INTEGERS, WHOLE, WHOLE))
         low, high, step = (
             self.constant("index", text) for text in ("0", str(self.random.randint(0, 5)), "1")
         )
@@ -252,7 +276,11 @@ class Writer:
             f"%{name}:2 = scf.for %{i} = %{low} to %{high} step %{step} "
             f"iter_args(%{x} = %{one}, %{y} = %{other}) -> ({type_}, {type_}) {{"
         )
-        self.line(f"  %{z} = arith.{self.random.choice(BINARY)} %{x}, %{y} : {type_}")
+        if type_ == WHOLE:
+            flag = self.use(scope, "i1")
+            self.line(f"  %{z} = arith.select %{flag}, %{x}, %{y} : {type_}")
+        else:
+            self.line(f"  %{z} = arith.{self.random.choice(BINARY)} %{x}, %{y} : {type_}")
         given = self.random.choice(((y, x), (y, z), (z, x)))
         self.line(f"  scf.yield %{given[0]}, %{given[1]} : {type_}, {type_}")
         self.line("}")
