@@ -136,9 +136,7 @@ class Writer:
                 text = f"util.buffer.alloc uninitialized : !util.buffer{{%{size}}}"
             case 1 if any(kind == WHOLE for _, kind in scope):
                 zero, source = self.constant("index", "0"), self.use(scope, WHOLE)
-                text = (
-                    f"util.buffer.slice %{source}[%{zero}] : !util.buffer{{%{size}}} -> !util.buffer{{%{size}}}"
-                )
+                text = f"util.buffer.slice %{source}[%{zero}] : !util.buffer{{%{size}}} -> !util.buffer{{%{size}}}"
             case 2 if any(kind == WHOLE for _, kind in scope):
                 one, other, condition = self.use(scope, WHOLE), self.use(scope, WHOLE), self.use(scope, "i1")
                 text = f"arith.select %{condition}, %{one}, %{other} : !util.buffer"
@@ -252,7 +250,10 @@ class Writer:
     def branch(self, scope: Scope, depth: int) -> Scope:
         """Two ways that meet, with values for the block where they do."""
         yes, no, rest = self.name("yes"), self.name("no"), self.name("rest")
-        types = [self.random.choice((*INTEGERS, "f32", "i1", WHOLE, WHOLE)) for _ in range(self.random.randint(0, 3))]
+        types = [
+            self.random.choice((*INTEGERS, "f32", "i1", WHOLE, WHOLE))
+            for _ in range(self.random.randint(0, 3))
+        ]
         self.line(f"cf.cond_br %{self.use(scope, 'i1')}, ^{yes}, ^{no}")
         for label in (yes, no):
             self.lines.append(f"  ^{label}:")
