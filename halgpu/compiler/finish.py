@@ -6,6 +6,7 @@ inline program, or what people write around kernels of their own (docs/kernels.m
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -23,14 +24,23 @@ class Finished(NamedTuple):
     remarks: tuple[str, ...]
 
 
+VERSION = "0.75"
+"""The release of xDSL that these passes are written for; how MLIR is read leans on parts that may change."""
+
+
 def check() -> None:
-    """Raise Unavailable if xDSL is not installed."""
+    """Raise Unavailable if xDSL is not installed, Incompatible if it is another release."""
     try:
         found = importlib.util.find_spec("xdsl")
     except ModuleNotFoundError:
         found = None
     if found is None:
         raise errors.Unavailable("xDSL, which reads MLIR, is not installed: pip install 'halgpu[compiler]'")
+    version = importlib.metadata.version("xdsl")
+    if not f"{version}.".startswith(f"{VERSION}."):
+        raise errors.Incompatible(
+            f"expected xDSL {VERSION}, found {version}: pip install 'xdsl=={VERSION}.*'"
+        )
 
 
 def finish(

@@ -34,12 +34,14 @@ from xdsl.dialects.func import Func
 from xdsl.dialects.math import Math
 from xdsl.dialects.scf import Scf
 from xdsl.ir import Attribute, Dialect, Operation
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineExpr, AffineMap
 from xdsl.parser import Parser
+from xdsl.parser.affine_parser import AffineParser
 from xdsl.parser.generic_parser import ParserState
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError
-from xdsl.utils.lexer import Input, Span
-from xdsl.utils.mlir_lexer import MLIRLexer
+from xdsl.utils.lexer import Input, Span, Token
+from xdsl.utils.mlir_lexer import MLIRLexer, MLIRTokenKind
 
 from halgpu import errors
 from halgpu.compiler.dialects import extra
@@ -196,6 +198,19 @@ class _Lexer(MLIRLexer):
     _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
 
 
+class _AffineParser(AffineParser):
+    """Reads products and quotients of symbols too, which xDSL builds no expressions for."""
+
+    def _create_binop_expr(self, lhs: AffineExpr, rhs: AffineExpr, binop: Token[MLIRTokenKind]) -> AffineExpr:
+        try:
+            return super()._create_binop_expr(lhs, rhs, binop)
+        except NotImplementedError:
+            return AffineBinaryOpExpr(_AFFINE[binop.text], lhs, rhs)
+
+
+_AFFINE = {kind.get_token(): kind for kind in AffineBinaryOpKind}
+
+
 class _Parser(Parser):
     """Gives each operation its place in the text, unless the text itself says a location."""
 
@@ -218,6 +233,9 @@ class _Parser(Parser):
             line, column = self._position(start)
             op.location = FileLineColLoc(StringAttr(self._name), IntAttr(line), IntAttr(column))
         return op
+
+    def parse_affine_map(self) -> AffineMap:
+        return _AffineParser(self._parser_state).parse_affine_map()
 
     def _get_op_by_name(self, name: str) -> type[Operation]:
         found = super()._get_op_by_name(name)

@@ -323,7 +323,7 @@ def test_errors_of_a_running_program_name_its_lines() -> None:
 
 def test_affine_maps_round_down() -> None:
     text = """util.func public @f(%a: index, %b: index) -> (index, index, index) {
-  %0 = affine.apply affine_map<(d0)[s0] -> (d0 floordiv 4 + (d0 mod 4) * 100 + s0 ceildiv 3)>(%a)[%b]
+  %0 = affine.apply affine_map<(d0)[s0] -> (d0 floordiv 4 + (d0 mod 4) * 100 + s0 ceildiv 3 + s0 * 2 * d0)>(%a)[%b]
   %1 = affine.min affine_map<(d0, d1) -> (d0, d1 * 2, 7)>(%a, %b)
   %2 = affine.max affine_map<(d0, d1) -> (d0, d1 * 2, 7)>(%a, %b)
   util.return %0, %1, %2 : index, index, index
@@ -333,7 +333,11 @@ def test_affine_maps_round_down() -> None:
         f = context.lookup("module.f")
         for a in range(-9, 10):
             for b in range(-5, 6):
-                assert f(a, b) == (a // 4 + a % 4 * 100 + -(-b // 3), min(a, 2 * b, 7), max(a, 2 * b, 7))
+                assert f(a, b) == (
+                    a // 4 + a % 4 * 100 + -(-b // 3) + 2 * a * b,
+                    min(a, 2 * b, 7),
+                    max(a, 2 * b, 7),
+                )
 
 
 def test_extremes_of_floats_are_nan_if_one_is() -> None:

@@ -14,7 +14,9 @@ import onnx_nodes
 import pytest
 
 import halgpu
+from halgpu.cli import main
 from halgpu.compiler.finish import finish
+from halgpu.compiler.transforms import pipeline
 from halgpu.vm import definition
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -32,7 +34,6 @@ VULKAN = (
 )  # fmt: skip
 SAMPLE = {
     "argmax": ["test_argmax_keepdims_random_select_last_index"],
-    "matmul": ["test_matmul_2d"],
     "softmax": ["test_softmax_axis_1"],
     "topk": ["test_top_k"],
     "where": ["test_where_example"],
@@ -87,6 +88,18 @@ def test_stock_runs_both_the_same(
     }
     (attrs,) = ({s.cconv: s.attrs for s in m.signatures} for m in (one,))
     assert attrs == {s.cconv: s.attrs for s in other.signatures}
+
+
+def test_iree_compile_goes_on_from_what_passes_print(tmp_path: Path, iree_tool: Callable[..., Any]) -> None:
+    """The vm dialect is IREE's: its compiler takes over where halgpu's passes end."""
+    lowered, program = str(tmp_path / "vm.mlir"), str(tmp_path / "vm.vmfb")
+    source = str(EXAMPLES / "accumulate_static.mlir")
+    assert main(["opt", source, f"--pass-pipeline={pipeline.FINISH}", "-o", lowered]) == 0
+    iree_tool("iree-compile", "--compile-from=vm", lowered, "-o", program)
+    said = iree_tool(
+        "iree-run-module", f"--module={program}", "--function=add", "--input=4xf32=1 2 3 4"
+    ).stdout
+    assert said.splitlines()[-1] == "4xf32=1 2 3 4"
 
 
 def test_onnx_models_give_what_is_expected(tmp_path: Path, iree_tool: Callable[..., Any]) -> None:

@@ -42,7 +42,7 @@ def check(text: str) -> None:
 
 
 @given(st.integers(0, 2**64 - 1))
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_results_are_those_of_the_interpreter(seed: int) -> None:
     check(Writer(Random(seed)).program())
 
