@@ -4,6 +4,6 @@
 (``repair_stream``, ``import_onnx``): what goes wrong in them never takes the caller's process down.
 
 ``finish`` goes from programs at HAL level to a .vmfb without that compiler: ``mlir`` reads and prints the ``dialects``,
-``transforms`` has the passes, ``emit`` writes the module, ``kernels`` embeds hand-written ones. Those are written on xDSL
-and imported by ``finish`` only.
+``transforms`` has the passes, ``emit`` writes the module, ``kernels`` embeds hand-written ones. Those are written on
+xDSL and imported by ``finish`` only.
 """

@@ -218,7 +218,7 @@ class _Parser(Parser):
         super().__init__(ctx, "", name)
         self._parser_state = ParserState(_Lexer(Input(text, name)))
         self._name = name
-        self._breaks = [at for at, character in enumerate(text) if character == "\n"]
+        self._breaks = [found.start() for found in re.finditer("\n", text)]
 
     def parse_operation(self) -> Operation:
         start = self._current_token.span.start

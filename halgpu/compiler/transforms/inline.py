@@ -6,6 +6,7 @@ See :mod:`halgpu.compiler.dialects.inlining` for who decides.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -33,11 +34,11 @@ class InlinePass(ModulePass):
         for function in list(op.body.block.ops):
             if isinstance(function, (util.FuncOp, func.FuncOp, util.InitializerOp)):
                 inliner.inline_calls(function, diagnostics)
-        REMARKS.extend(diagnostics.remarks)
+        REMARKS.get().extend(diagnostics.remarks)
 
 
-REMARKS: list[str] = []
-"""What passes have to tell beside errors; whoever runs passes empties it."""
+REMARKS: ContextVar[list[str]] = ContextVar("REMARKS")
+"""Takes what passes have to tell beside errors; whoever runs passes sets it."""
 
 
 class Inliner:

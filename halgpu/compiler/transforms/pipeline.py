@@ -64,7 +64,8 @@ def run(
     Returns remarks, a line each. Raises InvalidArgument with what a pass finds wrong, and for a pipeline that cannot
     be.
     """
-    inline.REMARKS.clear()
+    remarks: list[str] = []
+    inline.REMARKS.set(remarks)
     passes = _parse(spec)
     for found in passes:
         told(found.name)
@@ -78,7 +79,7 @@ def run(
             raise errors.Internal(f"pass {found.name}: {_first_line(problem)}") from problem
         if verify_each or found is passes[-1]:
             mlir.verify(module)
-    return list(inline.REMARKS)
+    return remarks
 
 
 def _first_line(problem: BaseException) -> str:

@@ -20,7 +20,7 @@ from xdsl.passes import ModulePass
 
 from halgpu.compiler.dialects import vm_control, vm_structure, vm_types
 from halgpu.compiler.mlir import Diagnostics
-from halgpu.compiler.transforms.liveness import Liveness, is_ref, moves, ordered, predecessors
+from halgpu.compiler.transforms.liveness import Liveness, is_ref, moves, ordered
 from halgpu.vm import isa
 from halgpu.vm.isa import Reg
 
@@ -43,7 +43,6 @@ class Registers:
         self.ends: dict[Operation, set[SSAValue]] = {}
         """Operands that die with each operation."""
         self._liveness = Liveness(self.blocks)
-        self._before = predecessors(self.blocks)
         self._hints: dict[SSAValue, list[SSAValue]] = {}
         self._counts = {"i32": 0, "ref": 0}
         self._extra = {"i32": 0, "ref": 0}
