@@ -95,6 +95,16 @@ def test_what_the_kernels_page_shows_runs(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == printed
 
 
+def test_what_the_compiler_page_shows_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (REPOSITORY / "docs" / "compiler.md").read_text()
+    at, code = next((n, block) for n, block in enumerate(blocks(page)) if "import" in block)
+    exec(code, {})
+    assert capsys.readouterr().out == blocks(page)[at + 1]
+    from halgpu.compiler.transforms.pipeline import PASSES
+
+    assert [name for name in PASSES if f"| `{name}` |" not in page] == []
+
+
 def test_what_the_profiling_page_shows_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -17,18 +17,22 @@ ELEMENTS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "
 
 def run_stock(module: Path, case: Case) -> str:
     """How what iree-run-module computes differs from what is expected; empty if it does not."""
+    try:
+        return difference(case, stock_results(module, case))
+    except (ToolFailed, ValueError) as problem:
+        return str(problem)
+
+
+def stock_results(module: Path, case: Case) -> list[np.ndarray]:
+    """What iree-run-module computes. Raises ToolFailed, or ValueError for results that are not in numpy's format."""
     with tempfile.TemporaryDirectory() as work:
         given = [_given(Path(work, f"in{number}"), array) for number, array in enumerate(case.inputs)]
         kept = [Path(work, f"out{number}{_suffix(a)}") for number, a in enumerate(case.expected)]
-        try:
-            run_tool(
-                "iree-run-module", "--device=local-sync", f"--module={module}", f"--function={case.name}",
-                *given, *(f"--output=@{path}" for path in kept), seconds=60,
-            )  # fmt: skip
-            found = [_found(path, wanted) for path, wanted in zip(kept, case.expected, strict=True)]
-        except (ToolFailed, ValueError) as problem:
-            return str(problem)
-    return difference(case, found)
+        run_tool(
+            "iree-run-module", "--device=local-sync", f"--module={module}", f"--function={case.name}",
+            *given, *(f"--output=@{path}" for path in kept), seconds=60,
+        )  # fmt: skip
+        return [_found(path, wanted) for path, wanted in zip(kept, case.expected, strict=True)]
 
 
 def _suffix(array: np.ndarray) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 COMMANDS = {
     "compile": "compile a model to a program, with the IREE compiler",
+    "opt": "run passes over a program at HAL level and print it",
     "run": "run a function of a compiled program, as iree-run-module does",
     "devices": "list the devices that can be used, and why others cannot",
     "cache": "say where translated and built kernels are kept, or remove them",

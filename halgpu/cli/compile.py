@@ -40,6 +40,20 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--input-type", metavar="NAME", help="onnx, or what --iree-input-type takes (default: found out)"
     )
+    parser.add_argument(
+        "--from",
+        dest="level",
+        choices=("model", "hal"),
+        help="hal: the program is at HAL level, as iree-compile --compile-to=hal prints it; no IREE compiler is "
+        "used (default: model, or hal with --kernels)",
+    )
+    parser.add_argument(
+        "--kernels",
+        action="append",
+        default=[],
+        metavar="[NAME=]FILE",
+        help="embed hand-written kernels (.cl, .cu) as @NAME, @kernels without one; repeated: a file a language",
+    )
     parser.add_argument("--quiet", action="store_true", help="neither progress nor the compiler's warnings")
 
 
@@ -51,6 +65,10 @@ def main(options: argparse.Namespace) -> int:
     if len(shapes) < len(options.shape):
         raise errors.InvalidArgument("--shape: one for each input")
     check_output(options.output)
+    if options.level == "hal" or (options.level is None and options.kernels):
+        return _finish(options)
+    if options.kernels:
+        raise errors.InvalidArgument("--kernels goes with a program at HAL level (--from=hal)")
     with Progress(options.quiet) as progress:
         done = driver.build(
             sys.stdin.buffer.read() if options.source == "-" else Path(options.source),
@@ -64,6 +82,28 @@ def main(options: argparse.Namespace) -> int:
         )
     if done.warnings and not options.quiet:
         print(done.warnings, file=sys.stderr)
+    write(options.output, done.data)
+    return 0
+
+
+def _finish(options: argparse.Namespace) -> int:
+    """Compile a program at HAL level and write; returns 0."""
+    from halgpu.cli.opt import read_source
+    from halgpu.compiler import finish
+
+    unused = {"--device": options.device, "--target": options.target, "--shape": options.shape}
+    unused |= {"--execution-model": options.execution_model, "--input-type": options.input_type}
+    for name, value in (unused | {"--": options.rest}).items():
+        if value:
+            raise errors.InvalidArgument(
+                f"{name} does not go with a program at HAL level, whose kernels are compiled"
+            )
+    finish.check()
+    text, name = read_source(options.source)
+    with Progress(options.quiet) as progress:
+        done = finish.finish(text, name, options.kernels, progress)
+    if done.remarks and not options.quiet:
+        print("\n".join(done.remarks), file=sys.stderr)
     write(options.output, done.data)
     return 0
 

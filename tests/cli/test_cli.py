@@ -45,7 +45,7 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rnu"], "there is no command 'rnu' (did you mean 'run'?); there are: compile, run, devices, "),
+        (["rnu"], "there is no command 'rnu' (did you mean 'run'?); there are: compile, opt, run, devices, "),
         (
             ["run", "--modul=x"],
             "unknown flag '--modul=x' (did you mean '--module'?); 'halgpu run --help' lists them",

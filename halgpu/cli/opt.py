@@ -1,0 +1,83 @@
+"""Runs passes over MLIR at HAL level and prints what comes out.
+
+A pipeline is a list of passes: --pass-pipeline=inline,combine-initializers. 'halgpu opt --list' lists them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from halgpu import errors
+from halgpu.cli import compile as compiling
+from halgpu.cli.flags import Parser
+
+
+def configure(parser: Parser) -> None:
+    """Add the flags."""
+    parser.add_argument("source", nargs="?", metavar="FILE", help="a .mlir, or - for stdin")
+    parser.add_argument(
+        "-o", "--output", default="-", metavar="FILE", help="where to print (default: stdout)"
+    )
+    parser.add_argument(
+        "--pass-pipeline",
+        default="",
+        metavar="PASSES",
+        help="the passes, separated by commas (default: none)",
+    )
+    parser.add_argument(
+        "--kernels", action="append", default=[], metavar="[NAME=]FILE", help="see halgpu compile"
+    )
+    parser.add_argument("--generic", action="store_true", help="print operations in their generic form")
+    parser.add_argument("--locations", action="store_true", help="print where operations come from")
+    parser.add_argument("--list", action="store_true", help="list the passes")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the passes and print; returns 0."""
+    from halgpu.compiler import finish
+
+    finish.check()
+    from halgpu.compiler import mlir
+    from halgpu.compiler.kernels import embed
+    from halgpu.compiler.transforms import pipeline
+
+    if options.list:
+        for name, found in sorted(pipeline.PASSES.items()):
+            said = (found.__doc__ or "xDSL's").strip()
+            print(f"{name:<24} {said.splitlines()[0]}")
+        return 0
+    if options.source is None:
+        raise errors.InvalidArgument("expected a file of MLIR, or - for stdin; 'halgpu opt --help' explains")
+    compiling.check_output(options.output)
+    text, name = read_source(options.source)
+    ctx = mlir.context()
+    module = mlir.parse(text, name, ctx)
+    if options.kernels:
+        embed(module, options.kernels)
+    for remark in pipeline.run(module, ctx, options.pass_pipeline):
+        print(remark, file=sys.stderr)
+    made = mlir.print_module(module, generic=options.generic, locations=options.locations)
+    compiling.write(options.output, made.encode())
+    return 0
+
+
+def read_source(source: str) -> tuple[str, str]:
+    """The text of a file, or of stdin for ``-``, and what to call it. Raises NotFound, InvalidArgument."""
+    if source == "-":
+        data, name = sys.stdin.buffer.read(), "<stdin>"
+    else:
+        path = Path(source)
+        if not path.is_file():
+            found = "a folder" if path.is_dir() else "nothing there"
+            raise errors.NotFound(f"{source}: expected MLIR, found {found}")
+        data, name = path.read_bytes(), source
+    if data.startswith(b"ML\xefR"):
+        raise errors.InvalidArgument(
+            f"{name}: expected MLIR as text, found bytecode: iree-opt prints it as text"
+        )
+    try:
+        return data.decode(), name
+    except UnicodeDecodeError as problem:
+        raise errors.InvalidArgument(f"{name}: expected MLIR as text (UTF-8): {problem}") from None
