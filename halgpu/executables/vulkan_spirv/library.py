@@ -2,8 +2,9 @@
 
 PoCL links its library as code for some CPU; LLVM does not inline functions for a CPU whose features (even its
 tuning) the one at hand lacks, so that on AMD's each `fma` and `vload4` is a call (LLVM 14,
-X86TTIImpl::areInlineCompatible), and no loop with one becomes vector instructions. Where clang compiles, the same
-is said in plain C or with its builtins. The results are the same bits.
+X86TTIImpl::areInlineCompatible), and no loop with one becomes vector instructions. For PoCL (which defines the
+macro POCL_DEVICE_ADDRESS_BITS) the same is said in plain C or with clang's builtins. The results are the same bits.
+Not wherever clang compiles: Oclgrind, which reports a CPU too, knows no `__builtin_rintf`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from . import ctypes
 from . import spirv_types as ty
 from .source import Source
 
-_FUSED: Final = "#if defined(__clang__) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))"
-_CLANG: Final = "#ifdef __clang__"
+_FUSED: Final = "#if defined(POCL_DEVICE_ADDRESS_BITS) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))"
+_POCL: Final = "#ifdef POCL_DEVICE_ADDRESS_BITS"
 _SUFFIX: Final = {32: "f", 64: ""}
 _ROUNDING: Final = frozenset({"floor", "ceil", "trunc", "rint", "round", "fabs", "sqrt"})
 
@@ -53,7 +54,7 @@ def _rounding(source: Source, name: str, type_: ty.Type, element: ty.Float) -> s
     if isinstance(type_, ty.Vector):
         parts = ", ".join(f"{builtin}(x.{letter})" for letter in ctypes.COMPONENTS[: type_.count])
         text = f"({t})({parts})"
-    body = _choice(_CLANG, f"    return {text};", f"{name}(x)")
+    body = _choice(_POCL, f"    return {text};", f"{name}(x)")
     return source.helper(name, f"static {t} NAME({t} x)\n{{\n{body}\n}}", t)
 
 
@@ -77,7 +78,7 @@ def vector_load(source: Source, element: str, count: int, space: str = "__global
     if not source.cpu or count == 3:
         return f"vload{count}"
     ours = f"    return *(const {space} {_loose(source, element, count)} *)(p + i * {count});"
-    body = _choice(_CLANG, ours, f"vload{count}(i, p)")
+    body = _choice(_POCL, ours, f"vload{count}(i, p)")
     vector = f"{element}{count}"
     text = f"static {vector} NAME(ulong i, const {space} {element} *p)\n{{\n{body}\n}}"
     return source.helper("load", text, vector, *_kept(space))
@@ -88,7 +89,7 @@ def vector_store(source: Source, element: str, count: int, space: str = "__globa
     if not source.cpu or count == 3:
         return f"vstore{count}"
     body = (
-        f"{_CLANG}\n    *({space} {_loose(source, element, count)} *)(p + i * {count}) = v;\n"
+        f"{_POCL}\n    *({space} {_loose(source, element, count)} *)(p + i * {count}) = v;\n"
         f"#else\n    vstore{count}(v, i, p);\n#endif"
     )
     vector = f"{element}{count}"
