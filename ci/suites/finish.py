@@ -123,8 +123,8 @@ def sample(limit: int) -> list[Program]:
         for name in found:
             if sum(map(len, names.values())) < limit:
                 names.setdefault(module, []).append(name)
-    cases, modules = onnx_nodes.sample(names, sum(map(len, names.values())))
-    return [Program(cases[next(iter(found))], source, ".mlirbc") for found, source in modules if found]
+    cases, modules = onnx_nodes.separate(names)
+    return [Program(cases[name], module, ".mlirbc") for name, module in modules.items()]
 
 
 def check(program: Program, target: str) -> Entry:

@@ -144,34 +144,48 @@ def sample(names: dict[str, list[str]]) -> tuple[dict[str, Case], bytes]:
 
     Made in a process of its own: whatever the compiler's bindings and protobuf leave behind ends with it.
     """
+    cases, modules = _made(names, False)
+    return cases, modules[""]
+
+
+def separate(names: dict[str, list[str]]) -> tuple[dict[str, Case], dict[str, bytes]]:
+    """The same with a module of MLIR for each case, by its name."""
+    return _made(names, True)
+
+
+def _made(names: dict[str, list[str]], separately: bool) -> tuple[dict[str, Case], dict[str, bytes]]:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", __file__],
-        input=pickle.dumps(names),
+        input=pickle.dumps((names, separately)),
         capture_output=True,
         timeout=300,
     )
     if done.returncode:
         raise AssertionError(f"the sample cannot be made: {done.stderr.decode(errors='replace')}")
-    cases, module = pickle.loads(done.stdout)
-    return cases, module
+    cases, modules = pickle.loads(done.stdout)
+    return cases, modules
 
 
-def _sample() -> None:
+def _make() -> None:
     import onnx
 
     from halgpu.compiler import import_onnx
 
     sys.modules["onnx_nodes"] = sys.modules[__name__]
     Case.__module__ = "onnx_nodes"
-    names = pickle.load(sys.stdin.buffer)
+    names, separately = pickle.load(sys.stdin.buffer)
     wanted = {name for found in names.values() for name in found}
     cases = {case.name: case for case in cases_of(list(names)) if case.name in wanted}
-    imported = [
-        import_onnx.imported(import_onnx.modern(onnx.load_model_from_string(case.model)))
-        for case in cases.values()
-    ]
-    sys.stdout.buffer.write(pickle.dumps((cases, joined(imported))))
+    modules = {
+        name: import_onnx.imported(import_onnx.modern(onnx.load_model_from_string(case.model)))
+        for name, case in cases.items()
+    }
+    if separately:
+        modules = {name: joined([module]) for name, module in modules.items()}
+    else:
+        modules = {"": joined(list(modules.values()))}
+    sys.stdout.buffer.write(pickle.dumps((cases, modules)))
 
 
 if __name__ == "__main__":
-    _sample()
+    _make()

@@ -104,13 +104,13 @@ def test_iree_compile_goes_on_from_what_passes_print(tmp_path: Path, iree_tool: 
 
 def test_onnx_models_give_what_is_expected(tmp_path: Path, iree_tool: Callable[..., Any]) -> None:
     """In the virtual machine of halgpu, with kernels on an OpenCL device."""
-    cases, [(names, source)] = onnx_nodes.sample(SAMPLE, 1)
+    cases, source = onnx_nodes.sample(SAMPLE)
     (tmp_path / "models.mlirbc").write_bytes(source)
     level = tmp_path / "hal.mlir"
     iree_tool("iree-compile", str(tmp_path / "models.mlirbc"), *VULKAN, "--compile-to=hal", "-o", str(level))
     data = finish(level.read_text(), "hal.mlir").data
     with halgpu.load(data, device="opencl") as module:
-        for name in names:
-            found = module[name](*cases[name].inputs)
+        for name, case in cases.items():
+            found = module[name](*case.inputs)
             results = [np.asarray(r) for r in (found if isinstance(found, tuple) else (found,))]
-            assert onnx_nodes.difference(cases[name], results) == "", name
+            assert onnx_nodes.difference(case, results) == "", name
