@@ -128,7 +128,7 @@ def environment(folder: Path, library: Path, more: dict[str, str]) -> dict[str, 
     )
     return kept | {
         "OCL_ICD_VENDORS": str(folder / "drivers"), "OCLGRIND_LOG": str(folder / "log"), "OCLGRIND_DATA_RACES": "1",
-        "OCLGRIND_CHECK_API": "1", "OCLGRIND_MAX_ERRORS": "20", "HALGPU_CACHE": "0", "HALGPU_POOL": "0",
+        "OCLGRIND_CHECK_API": "1", "OCLGRIND_MAX_ERRORS": "2000", "HALGPU_CACHE": "0", "HALGPU_POOL": "0",
         "HALGPU_KERNELS_RESULTS": str(folder / "results"), "PYTHONPATH": path, **more,
     }  # fmt: skip
 
