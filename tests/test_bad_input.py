@@ -142,6 +142,23 @@ def test_a_program_without_kernels_for_the_device(abs_program, refused):
         halgpu.load(abs_program, "host")
 
 
+def test_hand_written_kernels_on_the_host(compile_mlir, examples, refused):
+    program = compile_mlir((examples / "custom_kernel.mlir").read_text(), "vulkan")
+    line = refused(program, "--input=2", "--input=1xf32", "--input=1xf32", device="host")
+    assert "executables of format 'cuda-c' do not run on host:0" in line
+    assert "compile with" not in line
+    assert "; use --device=opencl (in Python, device='opencl')" in line
+
+
+def test_native_code_that_is_refused_on_the_host(compile_mlir, examples, refused, monkeypatch):
+    monkeypatch.setenv("HALGPU_NATIVE", "0")
+    program = compile_mlir((examples / "abs.mlir").read_text(), "llvm-cpu")
+    line = refused(program, "--input=2xf32=1", device="host")
+    assert line.endswith(
+        "; compile with --iree-hal-target-device=local --iree-hal-local-target-device-backends=vmvx"
+    )
+
+
 def test_native_code_that_is_refused(compile_mlir, examples, refused, monkeypatch):
     monkeypatch.setenv("HALGPU_NATIVE", "0")
     program = compile_mlir((examples / "abs.mlir").read_text(), "llvm-cpu")

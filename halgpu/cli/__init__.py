@@ -111,5 +111,9 @@ def _report(error: Exception) -> int:
         text = f"internal error: {type(error).__name__}: {error} (HALGPU_DEBUG=1 shows where)"
     print(f"halgpu: error: {one_line(text)}", file=sys.stderr)
     if isinstance(error, errors.Error) and error.details:
-        print(error.details, file=sys.stderr)
+        # The message says the first line of a compiler's output already.
+        first, _, rest = error.details.partition("\n")
+        shown = rest if first in error.message else error.details
+        if shown:
+            print(shown, file=sys.stderr)
     return 1

@@ -115,7 +115,8 @@ def _llvm(data: Any) -> Iterator[str]:
 
     if not jit.enabled():
         raise errors.FailedPrecondition(
-            "loops are not compiled here: that needs llvmlite (pip install 'halgpu[jit]') and HALGPU_JIT not to be 0"
+            "loops are not compiled here: that needs llvmlite (pip install 'halgpu[jit]'; in a checkout: pip install "
+            "llvmlite) and HALGPU_JIT not to be 0"
         )
     translation = BytecodeModule.load(data).translation
     count = 0

@@ -29,9 +29,10 @@ class Parser(argparse.ArgumentParser):
         options, rest = self.parse_known_args(self._joined(words))
         options.rest = list(passed)
         if rest:
-            raise errors.InvalidArgument(
-                f"unknown flag '{rest[0]}'{self._meant(rest[0])}; '{self.prog} --help' lists them"
-            )
+            lists = f"'{self.prog} --help' lists them"
+            if self.takes_rest and rest[0].startswith("--iree-"):
+                lists = "flags of iree-compile come last, after --"
+            raise errors.InvalidArgument(f"unknown flag '{rest[0]}'{self._meant(rest[0])}; {lists}")
         return options
 
     def _meant(self, word: str) -> str:

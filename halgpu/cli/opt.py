@@ -8,10 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Final
 
 from halgpu import errors
 from halgpu.cli import compile as compiling
 from halgpu.cli.flags import Parser
+
+_UNDESCRIBED: Final = {"cse": "Compute once what is computed twice, in functions of one block."}
+"""What passes of xDSL do that do not say so themselves."""
 
 
 def configure(parser: Parser) -> None:
@@ -45,7 +49,7 @@ def main(options: argparse.Namespace) -> int:
 
     if options.list:
         for name, found in sorted(pipeline.PASSES.items()):
-            said = (found.__doc__ or "xDSL's").strip()
+            said = (found.__doc__ or _UNDESCRIBED.get(name, "")).strip().replace("``", "`")
             print(f"{name:<24} {said.splitlines()[0]}")
         return 0
     if options.source is None:

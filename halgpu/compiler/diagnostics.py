@@ -54,6 +54,11 @@ REASONS: Final = (
         errors.InvalidArgument,
     ),
     _reason(
+        r"op undefined executable: (\w+)",
+        "--kernels {0}=FILE makes an executable of hand-written kernels",
+        errors.InvalidArgument,
+    ),
+    _reason(
         r"stream\.(async|cmd)\.collective|[!\"]stream\.channel|flow\.(channel|collective)",
         "inline programs run on one device and have no collectives, such as all-reduce",
     ),

@@ -35,7 +35,10 @@ def check() -> None:
     except ModuleNotFoundError:
         found = None
     if found is None:
-        raise errors.Unavailable("xDSL, which reads MLIR, is not installed: pip install 'halgpu[compiler]'")
+        raise errors.Unavailable(
+            "xDSL, which reads MLIR, is not installed: pip install 'halgpu[compiler]' "
+            f"(in a checkout: pip install 'xdsl=={VERSION}.*')"
+        )
     version = importlib.metadata.version("xdsl")
     if not f"{version}.".startswith(f"{VERSION}."):
         raise errors.Incompatible(

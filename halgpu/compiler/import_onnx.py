@@ -20,7 +20,9 @@ def import_model(source: str, shapes: dict[str, list[int]]) -> bytes:
     try:
         import onnx
     except ModuleNotFoundError:
-        raise Wrong("the package onnx is not installed: pip install 'halgpu[onnx]'") from None
+        raise Wrong(
+            "the package onnx is not installed: pip install 'halgpu[onnx]' (in a checkout: pip install onnx)"
+        ) from None
     model = modern(_load(onnx, source))
     pin(model, shapes)
     return imported(model)

@@ -43,7 +43,10 @@ def check() -> None:
     except importlib.metadata.PackageNotFoundError:
         version = ""
     if not version:
-        raise errors.Unavailable("the IREE compiler is not installed: pip install 'halgpu[compiler]'")
+        raise errors.Unavailable(
+            "the IREE compiler is not installed: pip install 'halgpu[compiler]', for ONNX models 'halgpu[onnx]' "
+            f"(in a checkout: pip install 'iree-base-compiler=={VERSION}.*' onnx)"
+        )
     if not f"{version}.".startswith(f"{VERSION}."):
         raise errors.Incompatible(
             f"expected iree-base-compiler {VERSION}, found {version}: pip install 'iree-base-compiler=={VERSION}.*'"

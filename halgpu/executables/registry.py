@@ -79,6 +79,8 @@ _TARGETS: Final = {
 """What --iree-hal-target-device= of iree-compile has to be for a format; the others are written by hand."""
 _NATIVE: Final = ("embedded-elf-", "system-elf-")
 """How formats of native code begin: code that runs in this process, with all that the process may do."""
+_HAND_WRITTEN: Final = frozenset(("opencl-c", "cuda-c"))
+"""Formats that no flag of a compiler makes."""
 _loaders: dict[str, Loader] = {}
 
 
@@ -122,10 +124,14 @@ def remedy(device: Device, offered: Sequence[str] = (), native: bool | None = No
     """
     reasons = list(dict.fromkeys(filter(None, (_obstacle(format, native) for format in offered))))
     supported = [loader.format for loader in loaders_for(device, native)]
-    advice = f"{device.uri} runs {', '.join(supported)}; compile with {compiler_flag(supported)}"
-    if device.capabilities.kind in ("host", "null"):
-        advice += ", or use --device=opencl (in Python, device='opencl')"
-    return "; ".join([*reasons, advice])
+    ways = []
+    if not offered or not _HAND_WRITTEN.issuperset(offered):
+        ways.append(f"compile with {compiler_flag(supported)}")
+    elsewhere = not offered or any(not format.startswith(_NATIVE) for format in offered)
+    if elsewhere and device.capabilities.kind in ("host", "null"):
+        ways.append("use --device=opencl (in Python, device='opencl')")
+    runs = f"{device.uri} runs {', '.join(supported)}"
+    return "; ".join([*reasons, runs, *filter(None, [", or ".join(ways)])])
 
 
 def _obstacle(format: str, native: bool | None) -> str:

@@ -52,6 +52,10 @@ def test_version(capsys):
         ),
         (["run", "extra"], "unknown flag 'extra'; 'halgpu run --help' lists them"),
         (
+            ["compile", "a.mlir", "-o", "a.vmfb", "--iree-opt-level=O2"],
+            "unknown flag '--iree-opt-level=O2'; flags of iree-compile come last, after --",
+        ),
+        (
             ["run", "abs.vmfb"],
             "unknown flag 'abs.vmfb' (did you mean --module=abs.vmfb?); 'halgpu run --help' lists them",
         ),

@@ -20,6 +20,7 @@ from xdsl.dialects.builtin import (
     IntegerType,
     StringAttr,
     SymbolRefAttr,
+    TensorType,
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
@@ -54,7 +55,8 @@ def convert_type(type_: Attribute) -> Attribute:
         return vm_types.RefType(type_)
     if vm_types.is_ref(type_):
         return type_
-    raise Unsupported(f"the virtual machine has no values of type {type_}")
+    above = "; programs of tensors are not at HAL level yet" if isinstance(type_, TensorType) else ""
+    raise Unsupported(f"the virtual machine has no values of type {type_}{above}")
 
 
 def bits(type_: Attribute) -> int:

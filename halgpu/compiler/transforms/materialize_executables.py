@@ -38,7 +38,10 @@ class MaterializeExecutablesPass(ModulePass):
         for lookup in [found for found in op.walk() if isinstance(found, hal_loader.ExecutableLookupOp)]:
             name = lookup.executable.string_value()
             if not isinstance(symbols.get(name), hal.ExecutableOp):
-                diagnostics.error(lookup, f"there is no executable @{name}")
+                diagnostics.error(
+                    lookup,
+                    f"there is no executable @{name}: --kernels {name}=FILE makes one of hand-written kernels",
+                )
                 continue
             _replace_lookup(lookup, name)
         for executable in [found for found in op.body.block.ops if isinstance(found, hal.ExecutableOp)]:
