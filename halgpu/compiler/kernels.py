@@ -100,7 +100,8 @@ def _read_comment(file: SourceFile, text: str) -> None:
 
 
 def _read_extra(name: str, text: str) -> tuple[list[int], int]:
-    workgroup, local, at = [1], 0, 0
+    workgroup: list[int] = []
+    local, at = 0, 0
     while at < len(text):
         found = _EXTRA.match(text, at)
         if found is None:
@@ -112,6 +113,11 @@ def _read_extra(name: str, text: str) -> tuple[list[int], int]:
         else:
             local = int(found[4])
         at = found.end()
+    if not workgroup:  # no size is a good guess: another than the program counts on leaves elements out
+        raise errors.InvalidArgument(
+            f"kernel {name}: expected 'workgroup SIZE' behind its parameters, such as 64 or 8x8: how many work-items "
+            "a workgroup has"
+        )
     return workgroup, local
 
 

@@ -207,6 +207,11 @@ def test_groups_of_kernels_have_names(tmp_path: Path) -> None:
         (dispatching(2, 1), {"cl": "// halgpu: kernel copy(read, i32)"}, "before the buffers' accesses"),
         (dispatching(2, 1), {"cl": "// halgpu: kernel copy(i31, read)"}, r"k.cl:1:1: error: .*i31"),
         (dispatching(2, 1), {"cl": "// halgpu: kernel copy() group 8"}, "expected 'workgroup SIZE'"),
+        (
+            dispatching(2, 1),
+            {"cl": COPY.replace("workgroup 8x8 ", "")},
+            "kernel copy: expected 'workgroup SIZE' behind",
+        ),
         (dispatching(2, 1), {"cl": COPY + COPY}, "has been described before"),
         (
             dispatching(2, 1),
