@@ -205,7 +205,7 @@ def test_groups_of_kernels_have_names(tmp_path: Path) -> None:
         (dispatching(2, 1), {"cl": "__kernel void copy() {}"}, "expected a comment such as"),
         (dispatching(2, 1), {"cl": "\n // halgpu: kernel copy"}, r"k.cl:2:2: error: expected 'kernel NAME"),
         (dispatching(2, 1), {"cl": "// halgpu: kernel copy(read, i32)"}, "before the buffers' accesses"),
-        (dispatching(2, 1), {"cl": "// halgpu: kernel copy(i31, read)"}, r"k.cl:1:1: error: .*i31"),
+        (dispatching(2, 1), {"cl": "// halgpu: kernel copy(i31, read) workgroup 1"}, r"k.cl:1:1: error: .*i31"),
         (dispatching(2, 1), {"cl": "// halgpu: kernel copy() group 8"}, "expected 'workgroup SIZE'"),
         (
             dispatching(2, 1),
