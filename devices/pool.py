@@ -125,9 +125,15 @@ class Pool:
         # The lock is only tried: this may interrupt its holder, who settles what is left on the way out. A
         # holder that has just looked and one that fails to get the lock cannot both leave something behind,
         # since the holder looks again after letting go.
-        while self._returned and self._lock.acquire(blocking=False):
+        while self._returned:
             dropped: list[Block] = []
+            held = False
             try:
+                # Unpacked, since a signal's exception may come between a call and what is done with its result,
+                # but not between these: the lock would stay taken for ever.
+                (held,) = map(self._lock.acquire, (False,))
+                if not held:
+                    return
                 while self._returned:
                     capacity, block = self._returned.popleft()
                     self._classes.setdefault(capacity, deque()).append(block)
@@ -136,13 +142,17 @@ class Pool:
                         dropped += self._shrink(self._limit)
                     self.bytes_peak = max(self.bytes_peak, self.bytes_pooled)
             finally:
-                self._lock.release()
+                if held:
+                    self._lock.release()
             for block in dropped:
                 block.drop()
 
     def _shrink(self, keep: int) -> list[Block]:
         dropped: list[Block] = []
         while self.bytes_pooled > keep:
+            if not self._classes:  # an interrupt came between a block and the count of it
+                self.bytes_pooled = 0
+                break
             capacity, blocks = next(iter(self._classes.items()))
             if blocks:
                 dropped.append(blocks.popleft())

@@ -32,9 +32,9 @@ LANGUAGES: Final = {".cl": "opencl-c", ".cu": "cuda-c"}
 DEFAULT_SYMBOL: Final = "kernels"
 ACCESSES: Final = ("read", "write", "readwrite")
 
-_COMMENT: Final = re.compile(r"//\s*halgpu:\s*(.*?)\s*$", re.MULTILINE)
+_COMMENT: Final = re.compile(r"//[ \t]*+halgpu:(.*)")
 _KERNEL: Final = re.compile(r"kernel\s+(\w+)\s*\(([^)]*)\)\s*(.*)")
-_EXTRA: Final = re.compile(r"(workgroup)\s+(\d+(?:x\d+){0,2})\b\s*|(local)\s+(\d+)\b\s*")
+_EXTRA: Final = re.compile(r"(workgroup)\s+([0-9]{1,9}(?:x[0-9]{1,9}){0,2})\b\s*|(local)\s+([0-9]{1,9})\b\s*")
 
 
 @dataclass
@@ -66,7 +66,7 @@ def read(path: str) -> SourceFile:
     wrong: list[str] = []
     for comment in _COMMENT.finditer(source):
         try:
-            _read_comment(found, comment[1])
+            _read_comment(found, comment[1].strip())
         except errors.Error as problem:
             line = source.count("\n", 0, comment.start()) + 1
             column = comment.start() - source.rfind("\n", 0, comment.start())
@@ -83,7 +83,7 @@ def _read_comment(file: SourceFile, text: str) -> None:
     kernel = _KERNEL.fullmatch(text)
     if kernel is None:
         raise errors.InvalidArgument(
-            f"expected 'kernel NAME(TYPE, …, ACCESS, …) workgroup SIZE' or 'options …', found {text!r}"
+            f"expected 'kernel NAME(TYPE, …, ACCESS, …) workgroup SIZE' or 'options …', found {text[:80]!r}"
         )
     name, words, rest = kernel.groups()
     if name in file.layouts:
@@ -106,7 +106,8 @@ def _read_extra(name: str, text: str) -> tuple[list[int], int]:
         found = _EXTRA.match(text, at)
         if found is None:
             raise errors.InvalidArgument(
-                f"kernel {name}: expected 'workgroup SIZE', such as 64 or 8x8, or 'local BYTES', found {text[at:]!r}"
+                f"kernel {name}: expected 'workgroup SIZE', such as 64 or 8x8, or 'local BYTES', found "
+                f"{text[at : at + 40]!r}"
             )
         if found[1]:
             workgroup = [int(size) for size in found[2].split("x")]

@@ -77,7 +77,16 @@ def resources(ctx: Context) -> dict[str, bytes]:
     """The blobs of the modules that were read with a context, by key (``dense_resource``)."""
     interface = ctx.get_dialect("builtin").get_interface(OpAsmDialectInterface)
     texts = interface._blob_storage if interface is not None else {}
-    return {key: bytes.fromhex(text.removeprefix("0x")) for key, text in texts.items() if text}
+    return {key: _blob(key, text) for key, text in texts.items() if text}
+
+
+def _blob(key: str, text: str) -> bytes:
+    try:
+        return bytes.fromhex(text.removeprefix("0x"))
+    except ValueError as problem:
+        raise errors.InvalidArgument(
+            f"resource {key}: expected bytes in hexadecimal, found {text[:40]!r}"
+        ) from problem
 
 
 @dataclass
@@ -170,6 +179,7 @@ def parse(text: str, name: str, ctx: Context | None = None) -> ModuleOp:
 
 def verify(module: ModuleOp) -> None:
     """Check every operation, and what symbols stand for. Raises InvalidArgument with all that is wrong."""
+    from halgpu.compiler.transforms.structure import check_blocks, check_values
     from halgpu.compiler.transforms.symbols import check_symbols
 
     diagnostics = Diagnostics()
@@ -180,6 +190,9 @@ def verify(module: ModuleOp) -> None:
             if not str(problem).startswith("Redefinition of symbol"):  # check_symbols says where
                 diagnostics.error(op, _first_line(problem))
     check_symbols(module, diagnostics)
+    check_blocks(module, diagnostics)
+    diagnostics.check()
+    check_values(module, diagnostics)
     diagnostics.check()
 
 

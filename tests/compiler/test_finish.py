@@ -205,12 +205,26 @@ def test_groups_of_kernels_have_names(tmp_path: Path) -> None:
         (dispatching(2, 1), {"cl": "__kernel void copy() {}"}, "expected a comment such as"),
         (dispatching(2, 1), {"cl": "\n // halgpu: kernel copy"}, r"k.cl:2:2: error: expected 'kernel NAME"),
         (dispatching(2, 1), {"cl": "// halgpu: kernel copy(read, i32)"}, "before the buffers' accesses"),
-        (dispatching(2, 1), {"cl": "// halgpu: kernel copy(i31, read) workgroup 1"}, r"k.cl:1:1: error: .*i31"),
+        (
+            dispatching(2, 1),
+            {"cl": "// halgpu: kernel copy(i31, read) workgroup 1"},
+            r"k.cl:1:1: error: .*i31",
+        ),
         (dispatching(2, 1), {"cl": "// halgpu: kernel copy() group 8"}, "expected 'workgroup SIZE'"),
         (
             dispatching(2, 1),
             {"cl": COPY.replace("workgroup 8x8 ", "")},
             "kernel copy: expected 'workgroup SIZE' behind",
+        ),
+        (
+            dispatching(2, 1),
+            {"cl": f"// halgpu: kernel copy() workgroup {'9' * 5000}"},
+            "expected 'workgroup SIZE'",
+        ),
+        (
+            dispatching(2, 1),
+            {"cl": f"// halgpu: kernel copy() local {'9' * 5000}"},
+            "expected 'workgroup SIZE'",
         ),
         (dispatching(2, 1), {"cl": COPY + COPY}, "has been described before"),
         (
@@ -225,6 +239,14 @@ def test_groups_of_kernels_have_names(tmp_path: Path) -> None:
 def test_mistakes_in_kernels(program: str, sources: dict[str, str], message: str, tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidArgument, match=message):
         finish(program, "p.mlir", kernels(tmp_path, **sources))
+
+
+def test_comments_of_blanks_are_read_in_linear_time(tmp_path: Path) -> None:
+    blanks = " " * 200_000
+    source = f"// {blanks}\n//{blanks}x{blanks}\n// halgpu: kernel copy(u32,{blanks}read, write){blanks}workgroup 64{blanks}\n"
+    assert finish(dispatching(2, 1), "p.mlir", kernels(tmp_path, cl=source)).data
+    with pytest.raises(errors.InvalidArgument, match="expected 'workgroup SIZE'"):
+        finish(dispatching(2, 1), "p.mlir", kernels(tmp_path, cl=source.replace("64", "")))
 
 
 def test_two_files_of_one_language(tmp_path: Path) -> None:
@@ -400,6 +422,23 @@ MISTAKES = {
     "source": (
         'hal.executable private @e {\n  "hal.executable.source"() : () -> ()\n}\n',
         [r"m.mlir:2:3: error: 'hal.executable.source': expected compiled kernels"],
+    ),
+    "empty": (
+        "util.func public @f() {\n}\n",
+        [r"m.mlir:1:1: error: 'util.func': expected each block to end in a terminator"],
+    ),
+    "order": (
+        "util.func public @f() -> i32 {\n  %y = arith.addi %y, %y : i32\n  util.return %y : i32\n}\n",
+        [r"m.mlir:2:3: error: 'arith.addi': uses a value that is not computed on every way to it"],
+    ),
+    "ways": (
+        "util.func public @f(%c: i1) -> i32 {\n  cf.cond_br %c, ^a, ^b\n^a:\n  %y = arith.constant 1 : i32\n"
+        "  cf.br ^b\n^b:\n  util.return %y : i32\n}\n",
+        [r"m.mlir:7:3: error: 'util.return': uses a value that is not computed on every way to it"],
+    ),
+    "resource": (
+        'util.func public @f() {\n  util.return\n}\n{-# dialect_resources: { builtin: { a: "0xZZ" } } #-}\n',
+        [r"resource a: expected bytes in hexadecimal, found '0xZZ'"],
     ),
     "data": (
         "util.func public @f() -> !util.buffer {\n  %0 = util.buffer.constant : !util.buffer = unit\n"

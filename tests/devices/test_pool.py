@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -143,6 +145,35 @@ def test_blocks_given_inside_the_pool_are_not_lost() -> None:
     assert pool.take(512) is None
     assert pool.bytes_pooled == 512
     assert pool.take(512) is not None
+
+
+def test_an_interrupt_leaves_no_lock_taken() -> None:
+    class Interrupt(BaseException):
+        pass
+
+    def handler(number: int, frame: Any) -> None:
+        raise Interrupt
+
+    pool, interrupts, deadline = Pool(1 << 10), 0, time.monotonic() + 10
+    before = signal.signal(signal.SIGPROF, handler)
+    try:
+        while interrupts < 150 and time.monotonic() < deadline:
+            try:
+                signal.setitimer(signal.ITIMER_PROF, 1e-5)
+                for _ in range(100_000):
+                    pool.give(512, Thing([]))
+            except Interrupt:
+                interrupts += 1
+                assert not pool._lock.locked()
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+    assert interrupts > 10
+    for _ in range(3):  # goes on, with a count that an interrupt may have left wrong
+        pool.give(512, Thing([]))
+    pool.trim()
+    assert pool.bytes_pooled <= 0
+    assert pool.take(512) is None
 
 
 def test_threads() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from native_samples import COUNT, LOOK, MACHINE, Library
 
 from halgpu import errors
 from halgpu.devices import Device, open_device
+from halgpu.executables.native import abi, workgroups
 from halgpu.executables.native.kernel import NativeKernel
 
 NEVER = 0xFFFFFFFF
@@ -206,3 +209,65 @@ def test_a_forked_child_has_threads_of_its_own():
         [sys.executable, "-c", FORK, folder], env=environment, timeout=60, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+class InterruptedQueue:
+    """As if a signal came when a thread had just begun the first part that it was given."""
+
+    def __init__(self, begun: threading.Event) -> None:
+        self._real, self._begun = workgroups._waiting, begun
+
+    def put(self, part: Any) -> None:
+        self._real.put(part)
+        assert self._begun.wait(10)
+        raise KeyboardInterrupt
+
+
+def test_no_thread_is_at_work_after_an_interrupt(monkeypatch):
+    begun, ended, at_work = [], [], threading.Event()
+
+    def function(address):
+        begun.append(address)
+        at_work.set()
+        time.sleep(0.1)
+        ended.append(address)
+        return 0
+
+    jobs = [abi.Job() for _ in range(3)]
+    workgroups._start_threads(2)
+    monkeypatch.setattr(workgroups, "_waiting", InterruptedQueue(at_work))
+    with pytest.raises(KeyboardInterrupt):
+        workgroups.run(function, jobs)
+    assert begun == ended == [ctypes.addressof(jobs[1])]
+
+
+def test_a_part_that_no_thread_has_begun_never_begins():
+    calls: list[int] = []
+    part = workgroups._Part(calls.append, abi.Job())
+    for _ in range(2):  # an interrupted step is taken again
+        part.join()
+    part()
+    assert calls == []
+
+
+def test_an_interrupted_preparation_is_made_again(device, monkeypatch):
+    monkeypatch.setenv("HALGPU_THREADS", "1")
+    kernel = kernel_of(device)
+    assert (count(kernel, (5, 7, 3)) == 1).all()
+    worker = NativeKernel._worker
+
+    def interrupted(kernel):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NativeKernel, "_worker", interrupted)
+    kernel._workers.clear()
+    with pytest.raises(KeyboardInterrupt):
+        count(kernel, (2, 2, 2))
+    monkeypatch.setattr(NativeKernel, "_worker", worker)
+    assert (count(kernel, (5, 7, 3)) == 1).all()
+
+
+def test_a_long_number_of_threads_is_refused(device, monkeypatch):
+    monkeypatch.setenv("HALGPU_THREADS", "9" * 5000)
+    with pytest.raises(errors.InvalidArgument, match="HALGPU_THREADS must be"):
+        kernel_of(device)

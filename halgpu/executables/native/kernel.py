@@ -131,6 +131,7 @@ class NativeKernel(MappedKernel):
         return max(1, min(self._limit, total, worth))
 
     def _prepare(self, counts: tuple[int, int, int], total: int, threads: int) -> None:
+        self._prepared = ((0, 0, 0), 0)  # should an interrupt leave it half done
         state = self._state
         state.workgroup_count_x, state.workgroup_count_y, state.workgroup_count_z = counts
         state.max_concurrency = min(threads, 255)

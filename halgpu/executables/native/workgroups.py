@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import Any, Final
 
@@ -113,33 +113,66 @@ def run(function: Any, jobs: Sequence[abi.Job]) -> list[tuple[int, int]]:
 
     Returns (workgroup, result) of what failed.
     The calling thread does the first. One that no thread has begun when the counter is at its end is left out.
+    Whatever comes out of it, such as KeyboardInterrupt, no thread is at work any more: they use the caller's memory.
     """
-    futures = _submit(function, jobs[1:])
+    parts = [_Part(function, job) for job in jobs[1:]]
     try:
-        results = [function(ctypes.addressof(jobs[0]))]
+        try:
+            _submit(parts)
+            results = [function(ctypes.addressof(jobs[0]))]
+        finally:
+            _join(parts)
     finally:
-        _join(futures)
-    results += [0 if future.cancelled() else future.result() for future in futures]
-    return [(job.failed, result) for job, result in zip(jobs, results, strict=False) if result]
+        _join(parts)  # an interrupt may have come before the other one had begun
+    results += [part.result for part in parts]
+    return [(job.failed, result) for job, result in zip(jobs, results, strict=True) if result]
 
 
-def _submit(function: Any, jobs: Sequence[abi.Job]) -> list[Future[int]]:
-    futures = []
-    for job in jobs:
-        try:
-            futures.append(_pool().submit(function, ctypes.addressof(job)))
-        except RuntimeError:  # no more threads, or the interpreter is ending
-            break
-    return futures
+class _Part:
+    """A job that a thread of the pool may do. Either that begins it, or the caller has it left out.
+
+    A signal may raise an exception in the caller after any step. So it is not a list of what was submitted that
+    tells what to wait for, and each step of the caller may be taken twice.
+    """
+
+    __slots__ = ("_done", "_finished", "_function", "_job", "_taken", "result")
+
+    def __init__(self, function: Any, job: abi.Job) -> None:
+        self._function, self._job = function, job
+        self._taken: dict[str, str] = {}  # setdefault, unlike a lock, also tells who has had it
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._finished = False
+        self.result = 0
+
+    def __call__(self) -> None:
+        if self._taken.setdefault("by", "thread") == "thread":
+            try:
+                self.result = self._function(ctypes.addressof(self._job))
+            finally:
+                self._finished = True
+                self._done.release()
+
+    def join(self) -> None:
+        """Wait for the thread that has begun it; without one, none will."""
+        if self._taken.setdefault("by", "caller") == "thread":
+            while not self._finished:
+                self._done.acquire()
 
 
-def _join(futures: Sequence[Future[int]]) -> None:
-    """Wait until no thread is at work: whatever happens, since they use memory of the caller."""
-    running = [future for future in futures if not future.cancel()]
+def _submit(parts: Sequence[_Part]) -> None:
+    _start_threads(len(parts))
+    for part in parts if _threads else ():
+        _waiting.put(part)
+
+
+def _join(parts: Sequence[_Part]) -> None:
+    """Wait until no thread is at work."""
     interrupt: BaseException | None = None
-    while running:
+    while True:
         try:
-            wait(running)
+            for part in parts:
+                part.join()
             break
         except BaseException as error:  # KeyboardInterrupt, which is raised when they are done
             interrupt = error
@@ -155,30 +188,38 @@ def thread_count() -> int:
     given = os.environ.get("HALGPU_THREADS")
     if not given:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not given.isascii() or not given.isdecimal() or not 1 <= int(given) <= 1024:
+    if not given.isascii() or not given.isdecimal() or len(given) > 9 or not 1 <= int(given) <= 1024:
         raise errors.InvalidArgument(
-            f"environment variable HALGPU_THREADS must be a number from 1 to 1024; found {given!r}"
+            f"environment variable HALGPU_THREADS must be a number from 1 to 1024; found {given[:40]!r}"
         )
     return int(given)
 
 
-_threads: list[ThreadPoolExecutor] = []
-_making = threading.Lock()
+# No ThreadPoolExecutor: its locks are of Python code, and an interrupt in it may leave one taken for ever.
+_waiting: queue.SimpleQueue[_Part] = queue.SimpleQueue()
+_threads: list[threading.Thread] = []
 
 
-def _pool() -> ThreadPoolExecutor:
-    """The threads of all kernels; each starts when it is first needed."""
-    if not _threads:
-        with _making:
-            if not _threads:
-                _threads.append(ThreadPoolExecutor(1024, "halgpu-kernel"))
-    return _threads[0]
+def _start_threads(count: int) -> None:
+    """Have that many threads for the parts of all kernels; fewer where the system gives no more."""
+    while len(_threads) < count:
+        thread = threading.Thread(target=_work, args=(_waiting,), name="halgpu-kernel", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            break
+        _threads.append(thread)
+
+
+def _work(waiting: queue.SimpleQueue[_Part]) -> None:
+    while True:
+        waiting.get()()
 
 
 def _forget_in_child() -> None:
     # A fork takes only the thread that forks.
-    global _making
-    _making = threading.Lock()
+    global _waiting
+    _waiting = queue.SimpleQueue()
     _threads.clear()
 
 
