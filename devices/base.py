@@ -244,6 +244,9 @@ class Kernel(ABC):
                 memories = self._bring(bindings)
             elif key is not None and counters.recorder is None:
                 dispatch.remember(counters.known, key, (given, memories, offsets, lengths))
+                # A release takes no lock: one after the check above may have had nothing to forget yet.
+                if any(buffer.released for buffer, _, _ in bindings):  # type: ignore[misc]
+                    counters.known.clear()
             if counters.recorder is None:
                 self.launch(counts, values, memories, offsets, lengths)
             else:

@@ -11,6 +11,7 @@ import pytest
 
 from halgpu import BufferView
 from halgpu.devices import Buffer, Device, Kernel, open_device
+from halgpu.devices import dispatch as dispatching
 from halgpu.devices.windows import open_window
 from halgpu.errors import FailedPrecondition, InvalidArgument, OutOfRange
 
@@ -257,3 +258,24 @@ def test_where_the_debug_allocator_watches(
         double(watched, buffer)
     device.wait_idle()
     assert device.allocator.leaks() == ()
+
+
+@WAYS
+def test_a_release_between_check_and_note_is_noticed(
+    device: Device, kernels: Kernels, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = filled(device)
+    other = buffer.share()  # so that the release ends no allocation, which would be noticed too
+    dispatch(kernels, buffer)  # settles it
+    real = dispatching.remember
+
+    def remember(*checked: Any) -> None:
+        buffer.release()  # as another thread may
+        real(*checked)
+
+    monkeypatch.setattr(dispatching, "remember", remember)
+    dispatch(kernels, buffer)
+    with pytest.raises(FailedPrecondition, match="released"):
+        dispatch(kernels, buffer)
+    assert not device.counters.known
+    other.release()
