@@ -149,9 +149,9 @@ class Pool:
 
     def _shrink(self, keep: int) -> list[Block]:
         dropped: list[Block] = []
-        while self.bytes_pooled > keep:
-            if not self._classes:  # an interrupt came between a block and the count of it
-                self.bytes_pooled = 0
+        # Of none, all go, whatever the count says: an interrupt may have come between a block and the count of it.
+        while self.bytes_pooled > keep or (not keep and self._classes):
+            if not self._classes:
                 break
             capacity, blocks = next(iter(self._classes.items()))
             if blocks:
@@ -159,4 +159,6 @@ class Pool:
                 self.bytes_pooled -= capacity
             if not blocks:
                 del self._classes[capacity]
+        if not self._classes:
+            self.bytes_pooled = 0
         return dropped
