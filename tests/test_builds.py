@@ -130,7 +130,7 @@ def test_eight_processes_on_a_cold_cache_then_one_that_builds_nothing(
         )
 
     def built(process: subprocess.Popen[str]) -> tuple[int, int]:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
         assert process.returncode == 0, err
         assert out.endswith("2xf32=2 3\n")
         counts = dict(re.findall(r"^(\w+): (\d+)$", err, re.MULTILINE))
