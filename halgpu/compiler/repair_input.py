@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from halgpu.compiler import wide_math
+from halgpu.compiler import bindings, wide_math
 
 _LOWER = frozenset({"arith.maxsi", "arith.maximumf", "arith.maxnumf"})
 _UPPER = frozenset({"arith.minsi", "arith.minimumf", "arith.minnumf"})
@@ -28,26 +28,13 @@ def repair(module: Any, *, vulkan: bool) -> dict[str, int]:
     ``vulkan`` says that its kernels are going to be Vulkan's. Returns how many operations of each kind there were.
     """
     repairs = {**_REPAIRS, **(dict.fromkeys(wide_math.NAMES, wide_math.expand) if vulkan else {})}
-    found: dict[str, list[Any]] = {name: [] for name in repairs}
-
-    def visit(operation: Any) -> Any:
-        if operation.name in found:
-            found[operation.name].append(operation)
-        return _ir().WalkResult.ADVANCE
-
-    module.walk(visit)
+    found = bindings.find(module, repairs)
     return {name: sum(map(repairs[name], operations)) for name, operations in found.items()}
-
-
-def _ir() -> Any:
-    from iree.compiler import ir
-
-    return ir
 
 
 def _narrow(operation: Any) -> bool:
     """Fold an ``arith.truncf`` of a constant."""
-    ir = _ir()
+    ir = bindings.ir()
     source, type_ = operation.operands[0].owner, operation.results[0].type
     if (
         isinstance(source, ir.Block)
@@ -65,7 +52,7 @@ def _narrow(operation: Any) -> bool:
 
 def _keep_inside(operation: Any) -> bool:
     """Take the element of a ``tensor.extract`` from inside of its tensor, and zero instead of what is outside."""
-    ir = _ir()
+    ir = bindings.ir()
     tensor, *indices = operation.operands
     loose = [axis for axis, index in enumerate(indices) if _may_lie_anywhere(index)]
     type_ = operation.results[0].type
@@ -88,7 +75,7 @@ def _keep_inside(operation: Any) -> bool:
 
 def _may_lie_anywhere(index: Any) -> bool:
     """Whether an index is computed from a float, and not kept between a least and a greatest value on the way."""
-    ir = _ir()
+    ir = bindings.ir()
     pending, seen, names = [index], set(), set()
     while pending:
         owner = pending.pop().owner
@@ -104,7 +91,7 @@ def _may_lie_anywhere(index: Any) -> bool:
 
 def _size(tensor: Any, axis: int) -> Any:
     """The size of a tensor along an axis."""
-    ir = _ir()
+    ir = bindings.ir()
     type_ = ir.ShapedType(tensor.type)
     if not type_.is_dynamic_dim(axis):
         return _constant(ir.IndexType.get(), type_.get_dim_size(axis))
@@ -113,7 +100,7 @@ def _size(tensor: Any, axis: int) -> Any:
 
 def _compare_below(index: Any, size: Any) -> Any:
     """Whether ``0 <= index < size``: a negative one is large as an unsigned number."""
-    ir = _ir()
+    ir = bindings.ir()
     ult = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 6)  # arith::CmpIPredicate::ult
     return _create("arith.cmpi", ir.IntegerType.get_signless(1), index, size, predicate=ult)
 
@@ -123,7 +110,7 @@ def _select(condition: Any, first: Any, second: Any) -> Any:
 
 
 def _constant(type_: Any, value: int) -> Any:
-    ir = _ir()
+    ir = bindings.ir()
     float_ = isinstance(type_, ir.FloatType)
     attribute = ir.FloatAttr.get(type_, value) if float_ else ir.IntegerAttr.get(type_, value)
     return _create("arith.constant", type_, value=attribute)
@@ -131,7 +118,7 @@ def _constant(type_: Any, value: int) -> Any:
 
 def _create(name: str, type_: Any, *operands: Any, **attributes: Any) -> Any:
     """The result of a new operation."""
-    created = _ir().Operation.create(name, results=[type_], operands=operands, attributes=attributes)
+    created = bindings.ir().Operation.create(name, results=[type_], operands=operands, attributes=attributes)
     return created.results[0]
 
 

@@ -24,20 +24,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from halgpu.compiler import bindings
+
 
 def repair(module: Any) -> dict[str, int]:
     """Repair ``module``, an operation builtin.module of iree.compiler.ir, in place, with its context entered.
 
     Returns how many operations of each kind there were.
     """
-    found: dict[str, list[Any]] = {name: [] for name in _REPAIRS}
-
-    def visit(operation: Any) -> Any:
-        if operation.name in found:
-            found[operation.name].append(operation)
-        return _ir().WalkResult.ADVANCE
-
-    module.walk(visit)
+    found = bindings.find(module, _REPAIRS)
     for name, operations in found.items():
         for operation in operations:
             _REPAIRS[name](operation)
@@ -45,14 +40,8 @@ def repair(module: Any) -> dict[str, int]:
     return {name: len(operations) for name, operations in found.items()}
 
 
-def _ir() -> Any:
-    from iree.compiler import ir
-
-    return ir
-
-
 def _never_map(operation: Any) -> None:
-    ir = _ir()
+    ir = bindings.ir()
     flag = ir.IntegerType.get_signless(1)
     attributes = {"value": ir.IntegerAttr.get(flag, 0)}
     with ir.InsertionPoint(operation), operation.location:
@@ -62,7 +51,7 @@ def _never_map(operation: Any) -> None:
 
 def _keep_apart(operation: Any) -> None:
     """The storage size is the first operand (Dialect/Stream/IR/StreamOps.td)."""
-    ir = _ir()
+    ir = bindings.ir()
     size = operation.operands[0]
     if str(size.type) != "index":
         raise TypeError(f"{operation.name}: expected its storage size first, found {size.type}")
@@ -73,7 +62,7 @@ def _keep_apart(operation: Any) -> None:
 
 def _open_barrier(operation: Any) -> None:
     """Take resources out of a barrier, which has a result for each operand; other values stay behind theirs."""
-    ir = _ir()
+    ir = bindings.ir()
     pairs = list(zip(operation.operands, operation.results, strict=True))
     others = [pair for pair in pairs if not str(pair[0].type).startswith("!stream.resource")]
     if len(others) == len(pairs):
