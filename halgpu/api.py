@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from halgpu import arguments as conversion
 from halgpu import errors, lost_constants, signature, vm
@@ -33,6 +33,8 @@ class WrongCall(errors.InvalidArgument, TypeError):
     """A function is called with too few or too many arguments, or with keywords."""
 
 
+Native: TypeAlias = "vm.NativeModule | type[vm.NativeModule]"
+Linked: TypeAlias = "vm.BytecodeModule | Native"
 Progress = Callable[[str, int, int], None]
 """Told of each step of a load: what, its number from 1 on, how many there are."""
 
@@ -50,16 +52,18 @@ def load(
     ``source`` is a path, which is mapped and may be deleted afterwards, or any contiguous bytes-like object
     (bytes, bytearray, memoryview at any offset, mmap), which is not copied and must not change while in use.
     ``device`` is a URI such as ``"opencl:1"``, a Device, or None for $HALGPU_DEVICE, else ``"opencl"``.
-    ``dependencies`` are programs, of the same kinds, whose functions ``source`` imports. ``native`` false refuses
-    programs whose kernels are native code of the host, which may do all that this process may; None asks
-    $HALGPU_NATIVE, else takes them. ``progress`` is called with each step of the load, such as
+    ``dependencies`` are what ``source`` imports functions of: programs, of the same kinds, and native modules
+    (:class:`halgpu.vm.NativeModule`), in an order in which each imports from those before it only. A native module
+    is an instance, for this load alone, or its class, of which each context makes an instance of its own.
+    ``native`` false refuses programs whose kernels are native code of the host, which may do all that this process
+    may; None asks $HALGPU_NATIVE, else takes them. ``progress`` is called with each step of the load, such as
     ``("building 45 kernels", 2, 2)``, as it begins.
 
     Each load has its own state: mutable globals start over. Raises an :class:`halgpu.Error` for anything that
     is no such program or cannot run on the device.
     """
-    programs = [vm.BytecodeModule.load(item) for item in (*dependencies, source)]
-    return Module(programs, open_device(device), progress, native)
+    needed = [item if _is_native(item) else vm.BytecodeModule.load(item) for item in dependencies]
+    return Module([*needed, vm.BytecodeModule.load(source)], open_device(device), progress, native)
 
 
 class Module:
@@ -74,17 +78,18 @@ class Module:
 
     def __init__(
         self,
-        programs: Sequence[vm.BytecodeModule],
+        modules: Sequence[Linked],
         device: Device,
         progress: Progress = lambda what, number, count: None,
         native: bool | None = None,
     ) -> None:
         """Use :func:`load`."""
-        self._programs = tuple(programs)
+        self._modules = tuple(modules)
+        self._programs = tuple(module for module in modules if isinstance(module, vm.BytecodeModule))
         self._device = device
         self._native = native
         self._functions: dict[str, Function] = {}
-        self._context = _link(self._programs, device, progress, native)
+        self._context = _link(self._modules, self._programs, device, progress, native)
         main = self._programs[-1]
         self._names = tuple(name for name in main.exports if not name.startswith("__") and "$" not in name)
 
@@ -146,8 +151,11 @@ class Module:
         return f"<Module {self.name} on {self._device.uri}: {names}{state}>"
 
     def new_context(self) -> Module:
-        """The same program on the same device with a state of its own: its globals start over."""
-        return Module(self._programs, self._device, native=self._native)
+        """The same program on the same device with a state of its own: its globals start over.
+
+        Raises FailedPrecondition when a native module it imports from was given as an instance: give its class.
+        """
+        return Module(self._modules, self._device, native=self._native)
 
     def close(self) -> None:
         """End the program's state and free its buffers; a second call does nothing. Results stay usable."""
@@ -274,19 +282,32 @@ def _decoder(results: Sequence[signature.Value]) -> conversion.Converter | None:
 # Linking ----------------------------------------------------------------------------------------------
 
 
+def _is_native(item: Any) -> TypeGuard[Native]:
+    """Whether a dependency is a native module, or the class of one."""
+    return isinstance(item, vm.NativeModule) or (isinstance(item, type) and issubclass(item, vm.NativeModule))
+
+
 def _link(
-    programs: Sequence[vm.BytecodeModule], device: Device, progress: Progress, native: bool | None
+    modules: Sequence[Linked],
+    programs: Sequence[vm.BytecodeModule],
+    device: Device,
+    progress: Progress,
+    native: bool | None,
 ) -> vm.Context:
     from halgpu.modules.hal_inline import HalInline
     from halgpu.modules.hal_loader import HalLoader
     from halgpu.modules.vmvx import Vmvx
 
-    for index, program in enumerate(programs):
-        _check_dependencies(program, {*PROVIDED, *(other.name for other in programs[:index])})
+    names = set(PROVIDED)
+    for module in modules:
+        if isinstance(module, vm.BytecodeModule):
+            _check_dependencies(module, names)
+        names.add(module.name)
     loader = HalLoader(device, native)
     progress("loading the program", 1, 2)
     try:
-        context = vm.Context([HalInline(device, native), loader, Vmvx(), *programs])
+        instances = [module() if isinstance(module, type) else module for module in modules]
+        context = vm.Context([HalInline(device, native), loader, Vmvx(), *instances])
     except NullReference as error:
         lost_constants.explain(error, programs)
         raise

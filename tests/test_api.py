@@ -217,6 +217,61 @@ def test_dependencies_are_linked(compile_mlir):
     assert [module.f(2), module.f(3), module.new_context().f(4)] == [2, 5, 4]
 
 
+class Host(halgpu.vm.NativeModule):
+    """What a program of this test imports: Python over its tensors and scalars."""
+
+    name = "python"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    @halgpu.vm.export("double", "0r_r")
+    def double(self, view):
+        self.calls += 1
+        return halgpu.BufferView.from_array(view.to_numpy() * 2, view.device)
+
+    @halgpu.vm.export("count", "0_i")
+    def count(self):
+        return self.calls
+
+
+IMPORTS_PYTHON = """
+func.func private @python.double(tensor<?xf32>) -> tensor<?xf32>
+func.func private @python.count() -> i32
+func.func @main(%x: tensor<?xf32>) -> (tensor<?xf32>, i32) {
+  %abs = math.absf %x : tensor<?xf32>
+  %two = call @python.double(%abs) : (tensor<?xf32>) -> tensor<?xf32>
+  %root = math.sqrt %two : tensor<?xf32>
+  %count = call @python.count() : () -> i32
+  return %root, %count : tensor<?xf32>, i32
+}
+"""
+
+
+def test_programs_import_python(compile_mlir):
+    program = compile_mlir(IMPORTS_PYTHON)
+    module = halgpu.load(program, "opencl", dependencies=[Host])
+    for count in (1, 2):
+        root, counted = module.main(np.float32([-2, 8, 0]))
+        assert (np.asarray(root).tolist(), counted) == ([2, 4, 0], count)
+    assert module.new_context().main(X)[1] == 1
+
+
+def test_an_instance_of_a_native_module_is_for_one_context(compile_mlir):
+    host = Host()
+    module = halgpu.load(compile_mlir(IMPORTS_PYTHON), "opencl", dependencies=[host])
+    module.main(X)
+    assert host.calls == 1
+    with pytest.raises(halgpu.errors.FailedPrecondition, match=r"python already belongs to a context"):
+        module.new_context()
+
+
+def test_a_missing_module_is_named(compile_mlir):
+    with pytest.raises(halgpu.errors.Incompatible, match=r"imports python, which is not there"):
+        halgpu.load(compile_mlir(IMPORTS_PYTHON), "opencl")
+
+
 def test_a_program_without_kernels_runs_in_the_vm(compile_mlir, examples):
     run_abs(compile_mlir((examples / "abs.mlir").read_text(), "vmvx-inline", model="inline-static"))
 
