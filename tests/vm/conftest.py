@@ -11,6 +11,7 @@ import functools
 import json
 import re
 import struct
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,8 @@ from halgpu.vm.definition import (
     SignatureDef,
 )
 from halgpu.vm.module import BytecodeModule
+
+sys.path.insert(0, str(Path(__file__).parent))  # value_oracles
 
 IMMEDIATES = {"u16": "<H", "i32": "<i", "i64": "<q", "f32": "<f", "f64": "<d"}
 ENCODED: set[str] = set()
