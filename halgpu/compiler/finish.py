@@ -63,13 +63,17 @@ def finish(
     from halgpu.compiler import emit, mlir
     from halgpu.compiler.kernels import embed
     from halgpu.compiler.transforms import pipeline
+    from halgpu.compiler.transforms.sound_part import check_rest
     from halgpu.vm import writer
 
     steps = [PARSE_STEP, *(word.strip() for word in pipeline.FINISH.split(",")), EMIT_STEP]
     tell = _teller(steps, progress)
     tell(PARSE_STEP)
     ctx = mlir.context()
-    module = mlir.parse(text, name, ctx)
+    read = mlir.read(text, name, ctx)
+    if read.diagnostics.found:
+        check_rest(read, ctx, kernels)
+    module = read.sound()
     if kernels:
         embed(module, kernels)
     remarks = pipeline.run(module, ctx, pipeline.FINISH, tell, verify_each=False)
