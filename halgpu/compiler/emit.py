@@ -228,8 +228,7 @@ class _FunctionEmitter:
             case "rodata":
                 return module.symbol(op, module.segments, "data", _symbol(op, "rodata"))
         assert field.kind == "type"
-        values: Sequence[SSAValue] = op.results or op.operands
-        return module.types[vm_types.type_name(values[0].type)]
+        return module.types[vm_types.type_name(_type_in(op))]
 
     def reads(self, op: Operation) -> list[isa.Reg]:
         """Registers of all operands."""
@@ -244,6 +243,16 @@ def _symbol(op: Operation, name: str) -> str:
     found = op.properties[name]
     assert isinstance(found, SymbolRefAttr)
     return found.root_reference.data
+
+
+def _type_in(op: Operation) -> Attribute:
+    """The type that an instruction with one holds: of its value, or of the elements of a new list."""
+    values: Sequence[SSAValue] = op.results or op.operands[-1:]
+    type_ = values[0].type
+    return type_.element_type if isinstance(type_, vm_types.ListType) and op.name == _NEW_LIST else type_
+
+
+_NEW_LIST: Final = "vm.list.alloc"
 
 
 def _call(to: _FunctionEmitter, op: vm_control.CallOp, block: Block) -> tuple[str, list[Any]]:
@@ -301,6 +310,8 @@ def _type_table(module: vm.ModuleOp) -> dict[str, int]:
         names.update(vm_types.type_name(value.type) for value in values)
         if isinstance(op, vm.GlobalRefOp):
             names.add(vm_types.type_name(op.type))
+        elif op.name == _NEW_LIST:
+            names.add(vm_types.type_name(_type_in(op)))
     return {name: ordinal for ordinal, name in enumerate(sorted(names, key=lambda n: (n.startswith("!"), n)))}
 
 

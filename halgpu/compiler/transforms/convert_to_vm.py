@@ -25,7 +25,7 @@ from xdsl.passes import ModulePass
 
 from halgpu.compiler.dialects import hal, hal_inline, hal_loader, util, vm_control, vm_structure, vm_types
 from halgpu.compiler.mlir import Diagnostics, erase
-from halgpu.compiler.transforms import lower_affine, lower_hal
+from halgpu.compiler.transforms import lower_affine, lower_hal, lower_lists, lower_strings
 from halgpu.compiler.transforms.dominance import reached
 from halgpu.compiler.transforms.imports import IMPORTS
 from halgpu.compiler.transforms.lowering import (
@@ -43,7 +43,7 @@ REFLECTION = "iree.reflection"
 STATUS_UNAVAILABLE = 14
 """Status of a call that comes to a place which was said to be out of reach; as iree-compile takes it."""
 
-TABLES = (lower_affine, lower_hal)
+TABLES = (lower_affine, lower_hal, lower_lists, lower_strings)
 """Modules that enter lowerings when they are imported."""
 
 Function: TypeAlias = util.FuncOp | func.FuncOp
@@ -113,7 +113,8 @@ class _Conversion:
             for (value, alignment), symbol in self.module.rodata.items()
         ]
         imports = [IMPORTS[name].declare() for name in IMPORTS if name in self.module.imports]
-        order = [*self.globals, *rodata, *imports, *self.externals, *self.exports, *self.functions]
+        functions = [*self.functions, *self.module.helpers.values()]
+        order = [*self.globals, *rodata, *imports, *self.externals, *self.exports, *functions]
         made.body.block.insert_ops_before(order, made.body.block.last_op)  # type: ignore[arg-type]
         return made
 
