@@ -5,6 +5,9 @@ Facts: compiler/src/iree/compiler/Dialect/VM/Target/Bytecode/BytecodeModuleTarge
 
 from __future__ import annotations
 
+import halgpu.compiler.needs_xdsl  # noqa: F401 - the first of all imports
+
+# isort: split
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 

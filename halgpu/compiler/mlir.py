@@ -6,6 +6,9 @@ names file, line and column. Diagnostics are collected: one run tells all that i
 
 from __future__ import annotations
 
+import halgpu.compiler.needs_xdsl  # noqa: F401 - the first of all imports
+
+# isort: split
 import io
 import re
 from collections.abc import Collection, Iterator

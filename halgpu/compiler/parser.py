@@ -7,6 +7,9 @@ and symbols that one that could not be read may define.
 
 from __future__ import annotations
 
+import halgpu.compiler.needs_xdsl  # noqa: F401 - the first of all imports
+
+# isort: split
 import bisect
 import re
 from collections.abc import Iterator
@@ -80,6 +83,8 @@ _INITIALIZER: Final = "util.initializer"
 _WIDEST: Final = 1000
 """Characters that may stand before the first word of a line."""
 _SYMBOL: Final = re.compile(r'@(?:"([^"\n]*)"|([A-Za-z_][\w$.]*))|sym_name\s*=\s*"([^"\n]*)"')
+_LOCATION: Final = re.compile(r"^(#[\w$.-]+) = (loc\(.*\))$", re.MULTILINE)
+_ALIAS: Final = re.compile(r"#[A-Za-z_][\w$.-]*")
 _VALUE: Final = re.compile(r"%(\d+|[A-Za-z$._-][\w$.-]*)")
 
 
@@ -92,6 +97,8 @@ class Parser(XdslParser):
         self._name = name
         self._text = text
         self._breaks = [found.start() for found in re.finditer("\n", text)]
+        self._ends: dict[int, int] = {}
+        """Where aliases of locations end, which have been read, by where they start."""
         self._around: list[str] = []
         """Names of the operations that are being read, the outermost first."""
         self._start = 0
@@ -108,6 +115,7 @@ class Parser(XdslParser):
         """The module of what can be read, always one that may be left out of the text. Raises Incomplete."""
         ops: list[Operation] = []
         try:
+            self._parse_locations()
             while self._current_token.kind != Kind.EOF:
                 ops += self._parse_outermost()
             if not ops and not self.problems:
@@ -119,10 +127,37 @@ class Parser(XdslParser):
             return ops[0]
         return ModuleOp(ops)
 
+    def _parse_locations(self) -> None:
+        """Read the aliases of locations first: MLIR prints most of them at the end, behind their uses."""
+        found = {alias[1]: alias for alias in _LOCATION.finditer(self._text)}
+        if not found:
+            return
+        start = self._current_token.span.start
+        order: dict[str, None] = {}
+        waiting = list(reversed(found))
+        while waiting:
+            name = waiting[-1]
+            further = [
+                other for other in _ALIAS.findall(found[name][2]) if other in found and other not in order
+            ]
+            if name in order or not further or len(waiting) > len(found):
+                order[waiting.pop()] = None
+            else:
+                waiting += further
+        for name in order:
+            self._resume_from(found[name].start())
+            super()._parse_alias_def()  # type: ignore[no-untyped-call]
+            self._ends[found[name].start()] = found[name].end()
+        self._resume_from(start)
+
     def _parse_outermost(self) -> list[Operation]:
         """What stands in a file: an alias, resources, an operation, or one that is wrong."""
         if self._current_token.kind in (Kind.HASH_IDENT, Kind.EXCLAMATION_IDENT):
-            self._parse_alias_def()  # type: ignore[no-untyped-call]
+            end = self._ends.get(self._current_token.span.start)
+            if end is not None:
+                self._resume_from(end)
+            else:
+                self._parse_alias_def()  # type: ignore[no-untyped-call]
         elif self._current_token.kind == Kind.FILE_METADATA_BEGIN:
             self._parse_file_metadata_dictionary()
         elif self._current_token.kind in _STARTS:
