@@ -281,6 +281,12 @@ def _cond_branch(to: _FunctionEmitter, op: vm_control.CondBranchOp, block: Block
     return "cond_br", [condition, *ways]
 
 
+def _branch_table(to: _FunctionEmitter, op: vm_control.BranchTableOp, block: Block) -> tuple[str, list[Any]]:
+    cases = [(dest, to.registers.remap(block, 1 + n)) for n, dest in enumerate(op.case_dests)]
+    default = [op.default_dest, to.registers.remap(block, 0)]
+    return "br_table", [to.registers.operand(op, 0), *default, len(cases), cases]
+
+
 def _fail(to: _FunctionEmitter, op: vm_control.FailOp, block: Block) -> tuple[str, list[Any]]:
     message = op.message.data if op.message is not None else ""
     return "fail", [to.registers.operand(op, 0), message.encode()]
@@ -291,6 +297,7 @@ _SPECIAL: Final[dict[type[Operation], Any]] = {
     vm_control.CallVariadicOp: _call_variadic,
     vm_control.BranchOp: _branch,
     vm_control.CondBranchOp: _cond_branch,
+    vm_control.BranchTableOp: _branch_table,
     vm_control.ReturnOp: lambda to, op, block: ("return", [to.reads(op)]),
     vm_control.FailOp: _fail,
     vm_control.DiscardRefsOp: lambda to, op, block: ("discard.refs", [to.reads(op)]),

@@ -16,8 +16,10 @@ import pytest
 from test_lowerings import run
 
 from halgpu import errors, vm
+from halgpu.cli import main
 from halgpu.compiler import mlir
 from halgpu.compiler.finish import finish
+from halgpu.lost_constants import operations
 
 STATIC = (
     "--compile-from=hal", "--iree-execution-model=inline-static", "--iree-hal-target-device=local",
@@ -145,6 +147,83 @@ def test_lists() -> None:
     assert found == (300, 0, 3, 300 - 256, 300.0, 300)
 
 
+def switch(type_: str, cases: dict[int, str]) -> str:
+    """Lets %a decide which constant %r is; cases that are equal share a block."""
+    listed = ",\n".join(f"    {number}: ^{name}" for number, name in cases.items())
+    blocks = "".join(
+        f"^{name}:\n  %c{name} = arith.constant {ord(name)} : i32\n  cf.br ^end(%c{name} : i32)\n"
+        for name in sorted({*cases.values(), "z"})
+    )
+    return f"  cf.switch %a : {type_}, [\n    default: ^z,\n{listed}\n  ]\n{blocks}^end(%r: i32):"
+
+
+TABLES = {
+    "dense": {0: "a", 1: "b", 2: "c", 3: "a"},
+    "holes": {5: "a", 7: "b", 8: "c", 13: "d"},
+    "negative": {-3: "a", -1: "b", 0: "c", 2: "d"},
+    "far": {-100: "a", 0: "b", 100: "c"},
+}
+
+
+@pytest.mark.parametrize("type_", ["i8", "i32", "i64"])
+@pytest.mark.parametrize("name", TABLES)
+def test_switches_as_tables(name: str, type_: str) -> None:
+    cases = TABLES[name]
+    text = f"util.func public @f(%a: {type_}) -> i32 {{\n{switch(type_, cases)}\n  util.return %r : i32\n}}\n"
+    module = vm.BytecodeModule.load(finish(text, "t.mlir").data)
+    names = [op.instruction.mnemonic for f in module.translation.functions for op in operations(f)]
+    assert ("br_table" in names) is (name != "far")
+    low, high = -(1 << (int(type_[1:]) - 1)), (1 << (int(type_[1:]) - 1)) - 1
+    wraps = [(1 << 32) + number for number in (0, 1, 5)] if type_ == "i64" else []
+    with vm.Context([module]) as context:
+        for flag in (*range(-5, 16), low, low + 1, high, *(number for number in (-100, 100)), *wraps):
+            assert chr(context.lookup("module.f")(flag)) == cases.get(flag, "z"), flag
+
+
+def test_tables_release_what_only_some_ways_need(tmp_path: Path, iree_tool: Callable[..., Any]) -> None:
+    """References: one needed on one way, one passed on two, one that is made before and not used on most."""
+    text = """util.func public @f(%a: i32, %x: !util.buffer, %y: !util.buffer) -> (!util.buffer, index) {
+  %c4 = arith.constant 4 : index
+  %new = util.buffer.alloc uninitialized : !util.buffer{%c4}
+  cf.switch %a : i32, [
+    default: ^end(%x : !util.buffer),
+    0: ^end(%y : !util.buffer),
+    1: ^one,
+    2: ^end(%new : !util.buffer),
+    4: ^one
+  ]
+^one:
+  %s = util.buffer.size %y : !util.buffer
+  %t = util.buffer.alloc uninitialized : !util.buffer{%s}
+  cf.br ^end(%t : !util.buffer)
+^end(%r: !util.buffer):
+  %n = util.buffer.size %r : !util.buffer
+  util.return %r, %n : !util.buffer, index
+}
+"""
+    data = finish(text, "t.mlir").data
+    sizes = {0: 5, 1: 5, 2: 4, 3: 7, 4: 5, 5: 7, -1: 7}
+    with vm.Context([vm.BytecodeModule.load(data)]) as context:
+        for flag, size in sizes.items():
+            x, y = vm.Buffer.create(7), vm.Buffer.create(5)
+            assert context.lookup("module.f")(flag, x, y)[1] == size
+    # What the passes print, stock reads and finishes the same.
+    (tmp_path / "s.mlir").write_text(text)
+    passes = "--pass-pipeline=convert-to-vm,discard-refs"
+    assert main(["opt", passes, str(tmp_path / "s.mlir"), "-o", str(tmp_path / "vm.mlir")]) == 0
+    assert "vm.br_table" in (tmp_path / "vm.mlir").read_text()
+    assert main(["opt", str(tmp_path / "vm.mlir"), "-o", str(tmp_path / "again.mlir")]) == 0
+    assert (tmp_path / "again.mlir").read_text() == (tmp_path / "vm.mlir").read_text()
+    iree_tool(
+        "iree-compile", "--compile-from=vm", str(tmp_path / "again.mlir"), "-o", str(tmp_path / "s.vmfb")
+    )
+    stock = (tmp_path / "s.vmfb").read_bytes()
+    with vm.Context([vm.BytecodeModule.load(stock)]) as context:
+        for flag, size in sizes.items():
+            x, y = vm.Buffer.create(7), vm.Buffer.create(5)
+            assert context.lookup("module.f")(flag, x, y)[1] == size
+
+
 def test_places_that_lists_do_not_have() -> None:
     with pytest.raises(errors.OutOfRange):
         run(
@@ -199,8 +278,9 @@ PROGRAMS = {
         "%a: i32, %b: i64", "index, i8", ["12345", "678"],
     ),
     "switch": (
-        "  cf.switch %a : i32, [\n    default: ^end(%a : i32),\n    1: ^one,\n    3: ^end(%b : i32)\n  ]\n^one:\n"
-        "  cf.br ^end(%b : i32)\n^end(%r: i32):", "%a: i32, %b: i32", "i32", ["3", "8"],
+        "  cf.switch %a : i32, [\n    default: ^end(%a : i32),\n    1: ^one,\n    2: ^one,\n"
+        "    4: ^end(%b : i32)\n  ]\n^one:\n"
+        "  cf.br ^end(%b : i32)\n^end(%r: i32):", "%a: i32, %b: i32", "i32", ["4", "8"],
     ),
 }  # fmt: skip
 
