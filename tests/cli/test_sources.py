@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from halgpu import errors
@@ -101,6 +102,56 @@ def test_folders_and_kernels_that_cannot_be_read(tmp_path: Path, capsys: pytest.
     ):
         assert main(words) == 1
         assert said in capsys.readouterr().err
+
+
+PROGRAM = "util.func public @f(%a: !hal.buffer_view) -> !hal.buffer_view {\n  util.return %a : !hal.buffer_view\n}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["verify"], ["dis"], ["dump"], ["run", "--function=f", "--input=3xi32=1 2 3", "--module="],
+        ["bench", "--function=f", "--input=3xi32", "--benchmark_min_time=1x", "--module="],
+        ["trace", "--function=f", "--input=3xi32", "-o", "-", "--module="],
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_other_commands_read_programs_from_pipes(
+    words: list[str], give: Callable[[str, bytes], str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = give("fifo", finish.finish(PROGRAM, "p.mlir").data)
+    last = words[-1] + path if words[-1].endswith("=") else path
+    first = words[:-1] if words[-1].endswith("=") else words
+    assert main([*first, last]) == 0
+    assert capfd.readouterr().out
+
+
+def test_texts_kernels_and_arrays_come_through_pipes(
+    give: Callable[[str, bytes], str], tmp_path: Path, examples: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "p.vmfb"
+    program.write_bytes(finish.finish(PROGRAM, "p.mlir").data)
+    assert main(["dis", str(program)]) == 0
+    assert (
+        main(["asm", give("fifo", capfd.readouterr().out.encode()), "-o", str(tmp_path / "again.vmfb")]) == 0
+    )
+    array = io.BytesIO()
+    np.save(array, np.arange(3, dtype=np.int32))
+    for sign in "@+*":
+        (tmp_path / "fifo.mlir").unlink(missing_ok=True)
+        array_path = give("fifo", array.getvalue())
+        assert main(["run", f"--module={program}", "--function=f", f"--input={sign}{array_path}"]) == 0
+        assert capfd.readouterr().out.splitlines()[-1] == "3xsi32=0 1 2"
+    (tmp_path / "fifo.mlir").unlink()
+    assert main(["run", f"--module={program}", "--function=f", f"--input=@{give('fifo', b'x')}"]) == 1
+    assert "is no .npy file: it does not begin with" in capfd.readouterr().err
+    kernels = tmp_path / "k.cl"
+    os.mkfifo(kernels)
+    threading.Thread(
+        target=kernels.write_text, args=((examples / "saxpy.cl").read_text(),), daemon=True
+    ).start()
+    words = ["compile", str(examples / "saxpy.mlir"), f"--kernels={kernels}", "-o", str(program), "--quiet"]
+    assert main(words) == 0
 
 
 # Bytecode.
