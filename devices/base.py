@@ -23,6 +23,7 @@ from operator import or_
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from halgpu import environment
 from halgpu.devices import dispatch, staging
 from halgpu.devices.buffer import Allocator, Buffer, Mapping
 from halgpu.devices.constants import check_language, quick_converter, size
@@ -509,10 +510,11 @@ class Device(ABC):
 
 def switch(option: str | None, variable: str, default: bool) -> bool:
     """Return a URI option's "0" or "1" as a bool, else the environment variable's, else ``default``."""
-    value = option if option is not None else os.environ.get(variable) or str(int(default))
-    if value not in ("0", "1"):
-        raise InvalidArgument(f"environment variable {variable} must be 0 or 1; found {value!r}")
-    return value == "1"
+    if option is None:
+        return environment.switch(variable, default)
+    if option not in ("0", "1"):
+        raise InvalidArgument(f"expected 0 or 1, found {option!r}")
+    return option == "1"
 
 
 def check_program(device: Device, program: Program) -> None:

@@ -7,12 +7,13 @@ array([2., 3.], dtype=float32)
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from halgpu import arguments as conversion
-from halgpu import errors, lost_constants, signature, vm
+from halgpu import environment, errors, lost_constants, signature, vm
 from halgpu.default_device import open_device
 from halgpu.errors import nearest
 from halgpu.text import counted, located
@@ -62,8 +63,15 @@ def load(
     Each load has its own state: mutable globals start over. Raises an :class:`halgpu.Error` for anything that
     is no such program or cannot run on the device.
     """
+    _warn_of_misspelled_variables()
     needed = [item if _is_native(item) else vm.BytecodeModule.load(item) for item in dependencies]
     return Module([*needed, vm.BytecodeModule.load(source)], open_device(device), progress, native)
+
+
+def _warn_of_misspelled_variables() -> None:
+    """HALGPU_CHEKED=1 would check nothing."""
+    for line in environment.misspelled():
+        warnings.warn(line, RuntimeWarning, stacklevel=3)
 
 
 class Module:
@@ -343,8 +351,8 @@ def _check_dependencies(program: vm.BytecodeModule, available: set[str]) -> None
     if "hal" in missing:
         raise errors.Incompatible(
             f"module '{program.name}' was compiled for the full HAL (it imports hal.*), but halgpu runs "
-            "inline HAL programs: compile it with --iree-execution-model=inline-dynamic "
-            "--iree-hal-target-device=vulkan"
+            "inline HAL programs: compile it with 'halgpu compile', or iree-compile and "
+            "--iree-execution-model=inline-dynamic --iree-hal-target-device=vulkan"
         )
     if missing:
         raise errors.Incompatible(

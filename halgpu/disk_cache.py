@@ -19,14 +19,16 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from halgpu import environment
+
 _DIGEST = 32
 _ENTRY = re.compile(r"[0-9a-f]{64}")
 _UNFINISHED = ".new-"
 
 
 def enabled() -> bool:
-    """Return whether the environment leaves the cache on."""
-    return os.environ.get("HALGPU_CACHE", "1") != "0"
+    """Return whether the environment leaves the cache on. Raises InvalidArgument for what says neither."""
+    return environment.switch("HALGPU_CACHE", True)
 
 
 def folder() -> Path:

@@ -135,7 +135,7 @@ def test_a_program_without_kernels_for_the_device(abs_program, refused):
     assert "supported by the runtime, in module.__init (" in line
     assert "): it offers vulkan-spirv-fb; host:0 runs embedded-elf-" in line
     assert line.endswith(
-        "; compile with --iree-hal-target-device=local --iree-hal-local-target-device-backends=llvm-cpu, "
+        "; compile with 'halgpu compile --target=llvm-cpu', "
         "or use --device=opencl (in Python, device='opencl')"
     )
     with pytest.raises(errors.Unavailable):
@@ -154,9 +154,7 @@ def test_native_code_that_is_refused_on_the_host(compile_mlir, examples, refused
     monkeypatch.setenv("HALGPU_NATIVE", "0")
     program = compile_mlir((examples / "abs.mlir").read_text(), "llvm-cpu")
     line = refused(program, "--input=2xf32=1", device="host")
-    assert line.endswith(
-        "; compile with --iree-hal-target-device=local --iree-hal-local-target-device-backends=vmvx"
-    )
+    assert line.endswith("; compile with 'halgpu compile --target=vmvx'")
 
 
 def test_native_code_that_is_refused(compile_mlir, examples, refused, monkeypatch):
@@ -165,7 +163,7 @@ def test_native_code_that_is_refused(compile_mlir, examples, refused, monkeypatc
     line = refused(program, "--input=2xf32=1")
     assert "): it offers embedded-elf-" in line
     assert "; native code is refused (HALGPU_NATIVE=0); opencl:0 runs vulkan-spirv-fb, opencl-c" in line
-    assert line.endswith("; compile with --iree-hal-target-device=vulkan")
+    assert line.endswith("; compile with 'halgpu compile --target=vulkan'")
     with pytest.raises(errors.Unavailable, match=r"native code is refused \(native=False\)"):
         halgpu.load(program, "opencl", native=False)
     assert halgpu.load(program, "opencl", native=True).name

@@ -18,7 +18,7 @@ from halgpu import errors
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 HOMES = {"halgpu": "halgpu", "devices": "halgpu.devices", "vm": "halgpu.vm"}
-LEAVES = ("halgpu.errors", "halgpu.disk_cache")
+LEAVES = ("halgpu.errors", "halgpu.environment", "halgpu.disk_cache")
 HEAVY = ("pyopencl", "cupy", "xdsl", "iree", "ml_dtypes", "llvmlite", "onnx")
 
 
@@ -77,8 +77,13 @@ def test_vm_and_devices_import_nothing_of_halgpu_but_leaves(package: str, other:
 
 
 @pytest.mark.parametrize("leaf", LEAVES)
-def test_leaves_import_nothing_of_halgpu(leaf: str) -> None:
-    assert [target for name, target in ALL_IMPORTS if name == leaf and within(target, "halgpu")] == []
+def test_leaves_import_nothing_of_halgpu_but_leaves_before_them(leaf: str) -> None:
+    before = LEAVES[: LEAVES.index(leaf)]
+    assert [
+        target
+        for name, target in ALL_IMPORTS
+        if name == leaf and within(target, "halgpu") and not any(within(target, other) for other in before)
+    ] == []
 
 
 @pytest.mark.parametrize("bare", ["devices", "vm", "tests"])
@@ -131,7 +136,8 @@ def test_python_in_a_checkout_finds_all_of_it() -> None:
 
 
 ON_XDSL = tuple(
-    f"halgpu.compiler.{name}" for name in ("dialects", "transforms", "data", "emit", "kernels", "mlir")
+    f"halgpu.compiler.{name}"
+    for name in ("dialects", "transforms", "data", "emit", "kernels", "mlir", "needs_xdsl", "parser")
 )
 """Modules that are written on xDSL; ``halgpu.compiler.finish`` imports them when they are needed."""
 
@@ -172,7 +178,16 @@ def test_every_module_imports_without_the_optional_libraries() -> None:
             assert "pip install 'halgpu[compiler]'" in problem.message, problem
         else:
             sys.exit("a program was finished without xDSL")
-        """,
+        for name in %r:
+            try:
+                importlib.import_module(name)
+            except ImportError as problem:
+                assert isinstance(problem, errors.Unavailable), (name, problem)
+                assert "pip install 'halgpu[compiler]'" in problem.message, (name, problem)
+            else:
+                sys.exit(f"{name} is there without xDSL")
+        """
+        % [name for name, _ in sources() if on_xdsl(name)],
         *names,
     )
     assert done.returncode == 0, done.stderr

@@ -127,7 +127,7 @@ _SIGNATURES = (
     (b"\x7fELF", "an ELF binary"),
     (b"PK", "a ZIP archive that is cut short or holds no module"),
     (b"MZ", "a Windows binary"),
-    (b"ML\xefR", "MLIR bytecode; compile it with iree-compile"),
+    (b"ML\xefR", "MLIR bytecode; compile it with 'halgpu compile'"),
     (b"BC\xc0\xde", "LLVM bitcode"),
     (b"\x03\x02\x23\x07", "a SPIR-V binary"),
     (b"\x1f\x8b", "gzip data; decompress it first"),
@@ -160,7 +160,7 @@ def _describe(contents: memoryview, start: int) -> str:
         mlir = any(
             word in head for word in (b"func.func", b"module {", b"module @", b"util.func", b"vm.module")
         )
-        return "MLIR text; compile it with iree-compile" if mlir else f"text starting with {head[:40]!r}"
+        return "MLIR text; compile it with 'halgpu compile'" if mlir else f"text starting with {head[:40]!r}"
     return f"{len(contents)} bytes starting with {head[:8].hex(' ')}"
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from halgpu import disk_cache, errors
+from halgpu import disk_cache, environment, errors
 from halgpu.vm import numerics
 from halgpu.vm.buffer import Buffer
 from halgpu.vm.dataflow import LETTERS, CallTypes, TypedFunction
@@ -64,14 +64,34 @@ if hasattr(os, "register_at_fork"):
 
 
 def enabled() -> bool:
-    """Whether loops are compiled: llvmlite is there, not turned off, and the host is one that the IR is written for."""
-    return (
-        os.environ.get("HALGPU_JIT", "1") != "0"
-        and sys.byteorder == "little"
-        and ctypes.sizeof(ctypes.c_void_p) == 8
-        and numerics.C_LIBRARY is not None
-        and importlib.util.find_spec("llvmlite") is not None
-    )
+    """Whether loops are compiled: llvmlite is there, not turned off, and the host is one that the IR is written for.
+
+    Raises InvalidArgument for another HALGPU_JIT than 0, 1 and check; for check, Unavailable where nothing is compiled.
+    """
+    wanted = _wanted()
+    if wanted == "0":
+        return False
+    obstacle = _obstacle()
+    if obstacle and wanted == CHECK:
+        raise errors.Unavailable(f"HALGPU_JIT=check would check nothing: {obstacle}")
+    return not obstacle
+
+
+CHECK = "check"
+"""The value of HALGPU_JIT for which a loop that LLVM does not take is an error."""
+
+
+def _wanted() -> str:
+    return environment.choice("HALGPU_JIT", ("0", "1", CHECK), "1")
+
+
+def _obstacle() -> str:
+    """Why no loop can be compiled here; empty if one can."""
+    if importlib.util.find_spec("llvmlite") is None:
+        return "llvmlite is not installed: pip install 'halgpu[jit]' (in a checkout: pip install llvmlite)"
+    if sys.byteorder != "little" or ctypes.sizeof(ctypes.c_void_p) != 8 or numerics.C_LIBRARY is None:
+        return "loops are compiled on little-endian 64-bit machines with a C library that Python finds"
+    return ""
 
 
 class _Compiler:
@@ -285,7 +305,7 @@ class NativeLoop:
         try:
             self._machine = self._loops.machine(number, compile_now=not self._waits)
         except Exception as error:  # whatever LLVM or llvmlite has to say, the program goes on without
-            if os.environ.get("HALGPU_JIT") == "check":
+            if _wanted() == CHECK:
                 raise errors.Internal(f"a loop of {self._name} does not compile: {error}") from error
             self._waits = False
         if self._machine is None:

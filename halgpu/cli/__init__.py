@@ -26,6 +26,7 @@ COMMANDS = {
 
 USAGE = "usage: halgpu COMMAND [flags]\n       halgpu COMMAND --help\n\ncommands:\n"
 
+DEBUG = "HALGPU_DEBUG"
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -75,8 +76,12 @@ def _run(words: list[str]) -> int:
         return 0
     if command not in COMMANDS:
         raise _unknown(command)
+    from halgpu import environment
     from halgpu.cli import flags
 
+    environment.switch(DEBUG, False)
+    for line in environment.misspelled():
+        print(f"halgpu: warning: {line}", file=sys.stderr)
     module = importlib.import_module(f"halgpu.cli.{command}")
     parser = flags.Parser(prog=f"halgpu {command}", description=module.__doc__)
     module.configure(parser)
@@ -97,7 +102,7 @@ def _report(error: Exception) -> int:
     from halgpu import errors
     from halgpu.text import located, one_line
 
-    if os.environ.get("HALGPU_DEBUG", "0") not in ("", "0"):
+    if os.environ.get(DEBUG) == "1":
         import traceback
 
         traceback.print_exception(error)

@@ -89,7 +89,7 @@ def main(options: argparse.Namespace) -> int:
 def _finish(options: argparse.Namespace) -> int:
     """Compile a program at HAL level and write; returns 0."""
     from halgpu.cli.opt import read_source
-    from halgpu.compiler import finish
+    from halgpu.compiler import finish, sources
 
     unused = {"--device": options.device, "--target": options.target, "--shape": options.shape}
     unused |= {"--execution-model": options.execution_model, "--input-type": options.input_type}
@@ -98,6 +98,8 @@ def _finish(options: argparse.Namespace) -> int:
             raise errors.InvalidArgument(
                 f"{name} does not go with a program at HAL level, whose kernels are compiled"
             )
+    if options.source != "-":
+        sources.require_file(options.source, "MLIR")
     finish.check()
     text, name = read_source(options.source)
     with Progress(options.quiet) as progress:

@@ -86,7 +86,7 @@ def _not_translated() -> str:
     from halgpu.executables import registry
 
     formats = registry.formats()
-    return f"// not translated: halgpu runs {', '.join(formats)}; compile with {registry.compiler_flag(formats)}\n"
+    return f"// not translated: halgpu runs {', '.join(formats)}; compile with '{registry.compile_command(formats)}'\n"
 
 
 def _opencl_c(executable: memoryview, device: str | None) -> str:

@@ -29,18 +29,24 @@ class Parser(argparse.ArgumentParser):
         options, rest = self.parse_known_args(self._joined(words))
         options.rest = list(passed)
         if rest:
-            lists = f"'{self.prog} --help' lists them"
-            if self.takes_rest and rest[0].startswith("--iree-"):
-                lists = "flags of iree-compile come last, after --"
-            raise errors.InvalidArgument(f"unknown flag '{rest[0]}'{self._meant(rest[0])}; {lists}")
+            raise errors.InvalidArgument(self._unexpected(rest[0]))
         return options
+
+    def _unexpected(self, word: str) -> str:
+        """What to say of a word that no argument takes."""
+        meant = self._meant(word)
+        if not word.startswith("-"):
+            return f"unexpected argument '{word}'{meant}; '{self.prog} --help' lists what it takes"
+        if self.takes_rest and word.startswith("--iree-"):
+            return f"unknown flag '{word}'{meant}; flags of iree-compile come last, after --"
+        return f"unknown flag '{word}'{meant}; '{self.prog} --help' lists them"
 
     def _meant(self, word: str) -> str:
         """A hint " (did you mean …?)", or nothing."""
         known = [name for action in self._actions for name in action.option_strings]
         if "--module" in known and word.endswith(".vmfb") and not word.startswith("-"):
             return f" (did you mean --module={word}?)"
-        return nearest(word.partition("=")[0], known)
+        return nearest(word.partition("=")[0], known) if word.startswith("-") else ""
 
     def error(self, message: str) -> NoReturn:
         raise errors.InvalidArgument(f"{message}; '{self.prog} --help' explains the flags")

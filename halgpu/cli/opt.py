@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Final
 
 from halgpu import errors
@@ -20,7 +19,7 @@ _UNDESCRIBED: Final = {"cse": "Compute once what is computed twice, in functions
 
 def configure(parser: Parser) -> None:
     """Add the flags."""
-    parser.add_argument("source", nargs="?", metavar="FILE", help="a .mlir, or - for stdin")
+    parser.add_argument("source", nargs="?", metavar="FILE", help="a .mlir or .mlirbc, or - for stdin")
     parser.add_argument(
         "-o", "--output", default="-", metavar="FILE", help="where to print (default: stdout)"
     )
@@ -40,8 +39,10 @@ def configure(parser: Parser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run the passes and print; returns 0."""
-    from halgpu.compiler import finish
+    from halgpu.compiler import finish, sources
 
+    if options.source not in (None, "-"):
+        sources.require_file(options.source, "MLIR")
     finish.check()
     from halgpu.compiler import mlir
     from halgpu.compiler.kernels import embed
@@ -68,19 +69,18 @@ def main(options: argparse.Namespace) -> int:
 
 
 def read_source(source: str) -> tuple[str, str]:
-    """The text of a file, or of stdin for ``-``, and what to call it. Raises NotFound, InvalidArgument."""
+    """The text of a file, a pipe, or stdin for ``-``, and what to call it; that of bytecode, converted.
+
+    Raises NotFound, PermissionDenied, InvalidArgument; Unavailable for bytecode without the IREE compiler.
+    """
+    from halgpu.compiler import bytecode, sources
+
     if source == "-":
         data, name = sys.stdin.buffer.read(), "<stdin>"
     else:
-        path = Path(source)
-        if not path.is_file():
-            found = "a folder" if path.is_dir() else "nothing there"
-            raise errors.NotFound(f"{source}: expected MLIR, found {found}")
-        data, name = path.read_bytes(), source
-    if data.startswith(b"ML\xefR"):
-        raise errors.InvalidArgument(
-            f"{name}: expected MLIR as text, found bytecode: iree-opt prints it as text"
-        )
+        data, name = sources.read_file(source, "MLIR"), source
+    if data.startswith(bytecode.MAGIC):
+        return bytecode.as_text(data, name), name
     try:
         return data.decode(), name
     except UnicodeDecodeError as problem:

@@ -133,7 +133,9 @@ def _parse_one(spec: str, targets: Sequence[Value], files: Files, parsed: list[P
 
 
 def _npy_file(path: str, from_start: bool, files: Files) -> BinaryIO:
-    if not path.endswith(".npy"):
+    # A pipe, such as <(command) or /dev/stdin, has no name that says what comes.
+    pipe = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    if not pipe and not os.path.realpath(path).endswith(".npy") and not path.endswith(".npy"):
         raise errors.Unimplemented(
             f"'{path}' is no .npy file; other files need shape and type, as in 2x3xf32=@{path or 'file.bin'}"
         )

@@ -99,6 +99,7 @@ def build(
 ) -> Compiled:
     """:func:`compile`, which tells ``progress`` of its steps and returns warnings instead of raising them."""
     _check_flags(flags)
+    sources.check_there(source)
     toolchain.check()
     own = target_flags(device, target, execution_model)
     with tempfile.TemporaryDirectory(prefix="halgpu-compile-") as name:

@@ -5,6 +5,9 @@ Facts: compiler/src/iree/compiler/Dialect/VM/Target/Bytecode/BytecodeModuleTarge
 
 from __future__ import annotations
 
+import halgpu.compiler.needs_xdsl  # noqa: F401 - the first of all imports
+
+# isort: split
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -228,8 +231,7 @@ class _FunctionEmitter:
             case "rodata":
                 return module.symbol(op, module.segments, "data", _symbol(op, "rodata"))
         assert field.kind == "type"
-        values: Sequence[SSAValue] = op.results or op.operands
-        return module.types[vm_types.type_name(values[0].type)]
+        return module.types[vm_types.type_name(_type_in(op))]
 
     def reads(self, op: Operation) -> list[isa.Reg]:
         """Registers of all operands."""
@@ -244,6 +246,16 @@ def _symbol(op: Operation, name: str) -> str:
     found = op.properties[name]
     assert isinstance(found, SymbolRefAttr)
     return found.root_reference.data
+
+
+def _type_in(op: Operation) -> Attribute:
+    """The type that an instruction with one holds: of its value, or of the elements of a new list."""
+    values: Sequence[SSAValue] = op.results or op.operands[-1:]
+    type_ = values[0].type
+    return type_.element_type if isinstance(type_, vm_types.ListType) and op.name == _NEW_LIST else type_
+
+
+_NEW_LIST: Final = "vm.list.alloc"
 
 
 def _call(to: _FunctionEmitter, op: vm_control.CallOp, block: Block) -> tuple[str, list[Any]]:
@@ -269,6 +281,12 @@ def _cond_branch(to: _FunctionEmitter, op: vm_control.CondBranchOp, block: Block
     return "cond_br", [condition, *ways]
 
 
+def _branch_table(to: _FunctionEmitter, op: vm_control.BranchTableOp, block: Block) -> tuple[str, list[Any]]:
+    cases = [(dest, to.registers.remap(block, 1 + n)) for n, dest in enumerate(op.case_dests)]
+    default = [op.default_dest, to.registers.remap(block, 0)]
+    return "br_table", [to.registers.operand(op, 0), *default, len(cases), cases]
+
+
 def _fail(to: _FunctionEmitter, op: vm_control.FailOp, block: Block) -> tuple[str, list[Any]]:
     message = op.message.data if op.message is not None else ""
     return "fail", [to.registers.operand(op, 0), message.encode()]
@@ -279,6 +297,7 @@ _SPECIAL: Final[dict[type[Operation], Any]] = {
     vm_control.CallVariadicOp: _call_variadic,
     vm_control.BranchOp: _branch,
     vm_control.CondBranchOp: _cond_branch,
+    vm_control.BranchTableOp: _branch_table,
     vm_control.ReturnOp: lambda to, op, block: ("return", [to.reads(op)]),
     vm_control.FailOp: _fail,
     vm_control.DiscardRefsOp: lambda to, op, block: ("discard.refs", [to.reads(op)]),
@@ -301,6 +320,8 @@ def _type_table(module: vm.ModuleOp) -> dict[str, int]:
         names.update(vm_types.type_name(value.type) for value in values)
         if isinstance(op, vm.GlobalRefOp):
             names.add(vm_types.type_name(op.type))
+        elif op.name == _NEW_LIST:
+            names.add(vm_types.type_name(_type_in(op)))
     return {name: ordinal for ordinal, name in enumerate(sorted(names, key=lambda n: (n.startswith("!"), n)))}
 
 

@@ -28,14 +28,18 @@ VERSION = "0.75"
 """The release of xDSL that these passes are written for; how MLIR is read leans on parts that may change."""
 
 
+class MissingXdsl(errors.Unavailable, ImportError):
+    """xDSL is not installed. An ImportError too: modules that are written on it raise it when they are imported."""
+
+
 def check() -> None:
-    """Raise Unavailable if xDSL is not installed, Incompatible if it is another release."""
+    """Raise MissingXdsl (an Unavailable) if xDSL is not installed, Incompatible if it is another release."""
     try:
         found = importlib.util.find_spec("xdsl")
     except ModuleNotFoundError:
         found = None
     if found is None:
-        raise errors.Unavailable(
+        raise MissingXdsl(
             "xDSL, which reads MLIR, is not installed: pip install 'halgpu[compiler]' "
             f"(in a checkout: pip install 'xdsl=={VERSION}.*')"
         )
@@ -63,13 +67,17 @@ def finish(
     from halgpu.compiler import emit, mlir
     from halgpu.compiler.kernels import embed
     from halgpu.compiler.transforms import pipeline
+    from halgpu.compiler.transforms.sound_part import check_rest
     from halgpu.vm import writer
 
     steps = [PARSE_STEP, *(word.strip() for word in pipeline.FINISH.split(",")), EMIT_STEP]
     tell = _teller(steps, progress)
     tell(PARSE_STEP)
     ctx = mlir.context()
-    module = mlir.parse(text, name, ctx)
+    read = mlir.read(text, name, ctx)
+    if read.diagnostics.found:
+        check_rest(read, ctx, kernels)
+    module = read.sound()
     if kernels:
         embed(module, kernels)
     remarks = pipeline.run(module, ctx, pipeline.FINISH, tell, verify_each=False)

@@ -11,6 +11,9 @@ the other files' word for it.
 
 from __future__ import annotations
 
+import halgpu.compiler.needs_xdsl  # noqa: F401 - the first of all imports
+
+# isort: split
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +26,7 @@ from xdsl.ir import Operation
 from halgpu import errors
 from halgpu.compiler.dialects import hal, hal_loader
 from halgpu.compiler.mlir import Diagnostics, erase
+from halgpu.compiler.sources import read_file
 from halgpu.compiler.transforms.symbols import table
 from halgpu.devices.layout import KernelLayout
 from halgpu.executables import handwritten
@@ -30,6 +34,11 @@ from halgpu.executables import handwritten
 LANGUAGES: Final = {".cl": "opencl-c", ".cu": "cuda-c"}
 """Formats of kernels by the ends of their files' names."""
 DEFAULT_SYMBOL: Final = "kernels"
+MOST_WORK_ITEMS: Final = 1 << 16
+"""More than any OpenCL device takes in a workgroup."""
+CUDA_MOST, CUDA_MOST_Z = 1024, 64
+"""Threads of a block, and in its third dimension, on all CUDA devices (CUDA C++ Programming Guide, "Technical
+Specifications per Compute Capability")."""
 ACCESSES: Final = ("read", "write", "readwrite")
 
 _COMMENT: Final = re.compile(r"//[ \t]*+halgpu:(.*)")
@@ -57,9 +66,7 @@ def read(path: str) -> SourceFile:
     if language is None:
         raise errors.InvalidArgument(f"{path}: expected kernels in OpenCL C (.cl) or CUDA C (.cu)")
     try:
-        source = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise errors.NotFound(f"{path}: expected a file of kernels, found nothing there") from None
+        source = read_file(path, "a file of kernels").decode()
     except UnicodeDecodeError as problem:
         raise errors.InvalidArgument(f"{path}: expected UTF-8: {problem}") from None
     found = SourceFile(path, language, source)
@@ -96,6 +103,7 @@ def _read_comment(file: SourceFile, text: str) -> None:
             f"kernel {name}: expected the constants' types before the buffers' accesses"
         )
     workgroup, local = _read_extra(name, rest)
+    _check_workgroup(name, workgroup, file.language)
     file.layouts[name] = KernelLayout(name, types, accesses, workgroup, local)
 
 
@@ -120,6 +128,23 @@ def _read_extra(name: str, text: str) -> tuple[list[int], int]:
             "a workgroup has"
         )
     return workgroup, local
+
+
+def _check_workgroup(name: str, sizes: Sequence[int], language: str) -> None:
+    """Refuse a workgroup that no device has; a device's own limit is known when the program is loaded."""
+    x, y, z = (*sizes, 1, 1)[:3]
+    said = "x".join(map(str, sizes))
+    if 0 in sizes:
+        raise errors.InvalidArgument(f"kernel {name}: expected 'workgroup SIZE' of at least 1, found {said}")
+    if language == "cuda-c" and (max(x, y) > CUDA_MOST or z > CUDA_MOST_Z or x * y * z > CUDA_MOST):
+        raise errors.InvalidArgument(
+            f"kernel {name}: expected a workgroup of at most {CUDA_MOST} work-items, {CUDA_MOST_Z} in the third "
+            f"dimension, as CUDA has them, found {said}"
+        )
+    if x * y * z > MOST_WORK_ITEMS:
+        raise errors.InvalidArgument(
+            f"kernel {name}: expected a workgroup of at most {MOST_WORK_ITEMS} work-items, found {said}"
+        )
 
 
 # Embedding.

@@ -1,16 +1,19 @@
 """Reads and writes MLIR with the dialects of inline programs, and says where something is wrong.
 
-xDSL reads the text; every operation keeps its place in it, so that a diagnostic of any later pass names file, line and
-column. Diagnostics are collected: one run tells all that is wrong, not the first thing.
+xDSL reads the text (see ``parser``); every operation keeps its place in it, so that a diagnostic of any later pass
+names file, line and column. Diagnostics are collected: one run tells all that is wrong, in the order of the text.
 """
 
 from __future__ import annotations
 
-import bisect
+import halgpu.compiler.needs_xdsl  # noqa: F401 - the first of all imports
+
+# isort: split
 import io
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from xdsl.context import Context
 from xdsl.dialect_interfaces.op_asm import OpAsmDialectInterface
@@ -22,26 +25,16 @@ from xdsl.dialects.builtin import (
     CallSiteLoc,
     FileLineColLoc,
     FusedLoc,
-    IntAttr,
     ModuleOp,
     NameLoc,
     StringAttr,
-    UnknownLoc,
-    UnregisteredOp,
 )
 from xdsl.dialects.cf import Cf
 from xdsl.dialects.func import Func
 from xdsl.dialects.math import Math
 from xdsl.dialects.scf import Scf
 from xdsl.ir import Attribute, Dialect, Operation
-from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineExpr, AffineMap
-from xdsl.parser import Parser
-from xdsl.parser.affine_parser import AffineParser
-from xdsl.parser.generic_parser import ParserState
 from xdsl.printer import Printer
-from xdsl.utils.exceptions import ParseError
-from xdsl.utils.lexer import Input, Span, Token
-from xdsl.utils.mlir_lexer import MLIRLexer, MLIRTokenKind
 
 from halgpu import errors
 from halgpu.compiler.dialects import extra
@@ -50,6 +43,7 @@ from halgpu.compiler.dialects.hal_inline import HALInline
 from halgpu.compiler.dialects.hal_loader import HALLoader
 from halgpu.compiler.dialects.util import Util
 from halgpu.compiler.dialects.vm import VM
+from halgpu.compiler.parser import Incomplete, Parser, first_line
 
 MAX_REPORTED = 20
 """Diagnostics that one error lists."""
@@ -91,14 +85,20 @@ def _blob(key: str, text: str) -> bytes:
 
 @dataclass
 class Diagnostics:
-    """What is wrong with a program, in the order found, and what else is to be told of it."""
+    """What is wrong with a program, a line for each thing, and what else is to be told of it."""
 
     found: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    faulty: set[Operation] = field(default_factory=set)
+    """Operations that something is wrong with."""
 
     def error(self, op: Operation, message: str) -> None:
         """Take note of something wrong with an operation."""
-        text = f"{place(op)}: error: '{op_name(op)}': {message}"
+        self.faulty.add(op)
+        self.add(f"{place(op)}: error: '{op_name(op)}': {message}")
+
+    def add(self, text: str) -> None:
+        """Take note of something wrong, once."""
         if text not in self.found:
             self.found.append(text)
 
@@ -109,13 +109,22 @@ class Diagnostics:
             self.remarks.append(text)
 
     def check(self) -> None:
-        """Raise InvalidArgument if there is anything."""
+        """Raise InvalidArgument if there is anything, in the order of the text."""
         if not self.found:
             return
-        shown = self.found[:MAX_REPORTED]
-        if len(self.found) > MAX_REPORTED:
-            shown.append(f"… {len(self.found) - MAX_REPORTED} more errors")
+        shown = sorted(self.found, key=_position)
+        if len(shown) > MAX_REPORTED:
+            shown[MAX_REPORTED:] = [f"… {len(shown) - MAX_REPORTED} more errors"]
         raise errors.InvalidArgument(shown[0], details="\n".join(shown[1:]))
+
+
+_PLACE: Final = re.compile(r"(.*?):([0-9]+):([0-9]+): ")
+
+
+def _position(text: str) -> tuple[str, int, int]:
+    """File, line and column of a diagnostic."""
+    found = _PLACE.match(text)
+    return ("", 0, 0) if found is None else (found[1], int(found[2]), int(found[3]))
 
 
 def op_name(op: Operation) -> str:
@@ -158,144 +167,86 @@ def _parts(location: Attribute) -> Iterator[Attribute]:
 # Reading.
 
 
+class Read(NamedTuple):
+    """What a text became: its module, None if it could not be read to its end, and what is wrong with it."""
+
+    module: ModuleOp | None
+    diagnostics: Diagnostics
+    lost: frozenset[str]
+    """Symbols that may be defined by operations that could not be read and are not in the module."""
+    initializer_lost: bool
+
+    def sound(self) -> ModuleOp:
+        """The module. Raises InvalidArgument if anything is wrong."""
+        self.diagnostics.check()
+        assert self.module is not None
+        return self.module
+
+
 def parse(text: str, name: str, ctx: Context | None = None) -> ModuleOp:
     """Read a module and verify it. ``name`` stands in diagnostics.
 
     Raises InvalidArgument: a line ``file:line:column: error: …`` for each thing that is wrong.
     """
+    return read(text, name, ctx).sound()
+
+
+def read(text: str, name: str, ctx: Context | None = None) -> Read:
+    """Like :func:`parse`, but returns what is wrong, and what could be read. Raises InvalidArgument otherwise."""
+    diagnostics = Diagnostics()
+    module: ModuleOp | None
     try:
-        module = _Parser(ctx or context(), text, name).parse_module()
-    except _Located as problem:
-        raise errors.InvalidArgument(problem.text) from problem.cause
-    except ParseError as problem:
-        raise errors.InvalidArgument(_located(name, text, problem.span, problem.msg)) from problem
+        parser = Parser(ctx or context(), text, name)
+        module = parser.parse_module()
+    except Incomplete:
+        module = None
     except RecursionError as problem:
         raise errors.InvalidArgument(f"{name}: expected MLIR, found nesting too deep to read") from problem
     except Exception as problem:
-        raise errors.InvalidArgument(f"{name}: error: {_first_line(problem)}") from problem
-    verify(module)
-    return module
+        raise errors.InvalidArgument(f"{name}: error: {first_line(problem)}") from problem
+    for found in parser.problems:
+        diagnostics.add(found)
+    if module is not None:
+        collect(module, diagnostics, parser.symbols)
+    return Read(module, diagnostics, frozenset(parser.symbols), parser.initializer_lost)
 
 
 def verify(module: ModuleOp) -> None:
     """Check every operation, and what symbols stand for. Raises InvalidArgument with all that is wrong."""
+    diagnostics = Diagnostics()
+    collect(module, diagnostics)
+    diagnostics.check()
+
+
+def collect(module: ModuleOp, diagnostics: Diagnostics, lost: Collection[str] = ()) -> None:
+    """Take note of all that is wrong with a module; symbols that are ``lost`` may be missing."""
     from halgpu.compiler.transforms.structure import check_blocks, check_values
     from halgpu.compiler.transforms.symbols import check_symbols
 
-    diagnostics = Diagnostics()
     for op in module.walk():
         try:
             op.verify(verify_nested_ops=False)
         except Exception as problem:  # VerifyException, or what a verifier did not expect
             if not str(problem).startswith("Redefinition of symbol"):  # check_symbols says where
-                diagnostics.error(op, _first_line(problem))
-    check_symbols(module, diagnostics)
+                diagnostics.error(op, first_line(problem))
+    check_symbols(module, diagnostics, lost)
     check_blocks(module, diagnostics)
-    diagnostics.check()
-    check_values(module, diagnostics)
-    diagnostics.check()
+    unsound = outermost(diagnostics.faulty, module)
+    for op in module.body.block.ops if module.body.blocks else ():
+        if op not in unsound and module not in diagnostics.faulty:
+            check_values(op, diagnostics)
 
 
-class _Located(Exception):
-    """A problem of an operation that was being read."""
-
-    def __init__(self, text: str, cause: Exception) -> None:
-        super().__init__(text)
-        self.text = text
-        self.cause = cause
-
-
-class _Lexer(MLIRLexer):
-    """Reads strings in linear time: xDSL's pattern takes forever for one that does not end."""
-
-    _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
-
-
-class _AffineParser(AffineParser):
-    """Reads products and quotients of symbols too, which xDSL builds no expressions for."""
-
-    def _create_binop_expr(self, lhs: AffineExpr, rhs: AffineExpr, binop: Token[MLIRTokenKind]) -> AffineExpr:
-        try:
-            return super()._create_binop_expr(lhs, rhs, binop)
-        except NotImplementedError:
-            return AffineBinaryOpExpr(_AFFINE[binop.text], lhs, rhs)
-
-
-_AFFINE = {kind.get_token(): kind for kind in AffineBinaryOpKind}
-
-
-class _Parser(Parser):
-    """Gives each operation its place in the text, unless the text itself says a location."""
-
-    def __init__(self, ctx: Context, text: str, name: str) -> None:
-        super().__init__(ctx, "", name)
-        self._parser_state = ParserState(_Lexer(Input(text, name)))
-        self._name = name
-        self._breaks = [found.start() for found in re.finditer("\n", text)]
-
-    def parse_operation(self) -> Operation:
-        start = self._current_token.span.start
-        try:
-            op = super().parse_operation()
-        except (ParseError, _Located, RecursionError):
-            raise
-        except Exception as problem:  # xDSL's own, of many classes
-            text = f"{self._place(start)}: error: {_first_line(problem)}"
-            raise _Located(text, problem) from problem
-        if isinstance(op.location, UnknownLoc):
-            line, column = self._position(start)
-            op.location = FileLineColLoc(StringAttr(self._name), IntAttr(line), IntAttr(column))
-        return op
-
-    def parse_affine_map(self) -> AffineMap:
-        return _AffineParser(self._parser_state).parse_affine_map()
-
-    def _get_op_by_name(self, name: str) -> type[Operation]:
-        found = super()._get_op_by_name(name)
-        if issubclass(found, UnregisteredOp) and self._current_token.text != "(":
-            self.raise_error(
-                f"there is no operation '{name}'; one of another dialect has to be in generic form"
-            )
-        return found
-
-    def _position(self, at: int) -> tuple[int, int]:
-        line = bisect.bisect_left(self._breaks, at)
-        return line + 1, at - (self._breaks[line - 1] if line else -1)
-
-    def _place(self, at: int) -> str:
-        line, column = self._position(at)
-        return f"{self._name}:{line}:{column}"
-
-
-_ABOVE = ("flow.", "hal.", "iree_", "linalg.", "memref.", "stream.", "tensor.", "torch.", "vector.")
-"""Starts of names of operations that inline programs have no more when they are at HAL level."""
-
-
-def _unknown(name: str) -> str:
-    """What to say of an operation that no dialect here defines."""
-    if name.startswith(_ABOVE):
-        return (
-            f"'{name}' is not of inline programs at HAL level, which iree-compile --compile-to=hal prints with "
-            "--iree-execution-model=inline-dynamic"
-        )
-    return f"there is no operation '{name}'; one of another dialect has to be in generic form"
-
-
-def _located(name: str, text: str, span: Span[str] | Span[bytes], message: str) -> str:
-    line = text.count("\n", 0, span.start) + 1
-    column = span.start - text.rfind("\n", 0, span.start)
-    said = message.strip().splitlines()[0]
-    if said.startswith("in "):
-        said = f"expected an operation or '}}' {said}"
-    found = text[span.start : span.end] or "the end of the text"
-    return f"{name}:{line}:{column}: error: {said}, found {found.splitlines()[0][:40]!r}"
-
-
-def _first_line(problem: Exception) -> str:
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    if not lines:
-        return type(problem).__name__
-    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+def outermost(ops: Collection[Operation], module: ModuleOp) -> set[Operation]:
+    """The operations of a module that hold some operations, or are them."""
+    found: set[Operation] = set()
+    for op in ops:
+        at: Operation | None = op
+        while at is not None and at.parent_op() is not module:
+            at = at.parent_op()
+        if at is not None:
+            found.add(at)
+    return found
 
 
 # Changing.

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from halgpu import errors
+from halgpu.compiler.bytecode import MAGIC
 
 ONNX: Final = "onnx"
-_MLIR_BYTECODE: Final = b"ML\xefR"
-"""mlir/docs/BytecodeFormat.md, magic number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,12 @@ class Program:
     name: str
 
 
+def check_there(source: Any) -> None:
+    """Raise NotFound for a path without a file. That is said before that no compiler is installed."""
+    if isinstance(source, (str, os.PathLike)) and not (isinstance(source, str) and _is_text(source)):
+        require_file(source, PROGRAM)
+
+
 def prepare(source: Any, input_type: str | None, folder: Path) -> Program:
     """The program that ``source`` stands for; what is no file yet is written to ``folder``.
 
@@ -33,7 +39,7 @@ def prepare(source: Any, input_type: str | None, folder: Path) -> Program:
     if isinstance(source, str) and _is_text(source):
         source = source.encode()
     if isinstance(source, (str, os.PathLike)):
-        return _file(Path(source), input_type)
+        return _file(Path(source), input_type, folder)
     if hasattr(source, "SerializeToString") and hasattr(source, "graph"):
         return _written(_serialized(source), True, folder)
     try:
@@ -50,10 +56,37 @@ def _is_text(source: str) -> bool:
     return "\n" in source or "{" in source
 
 
-def _file(path: Path, input_type: str | None) -> Program:
-    if not path.is_file():
-        found = "a folder" if path.is_dir() else "nothing there"
-        raise errors.NotFound(f"{path}: expected a program to compile (.mlir, .mlirbc, .onnx), found {found}")
+def read_file(path: str | os.PathLike[str], what: str) -> bytes:
+    """The bytes of a file, or of what comes through a pipe. ``what`` was expected there.
+
+    Raises NotFound for a file that is not there and for a folder, PermissionDenied, Unavailable.
+    """
+    require_file(path, what)
+    try:
+        return Path(path).read_bytes()
+    except PermissionError as problem:
+        raise errors.PermissionDenied(f"cannot read {os.fspath(path)}: {problem.strerror}") from None
+    except OSError as problem:
+        raise errors.Unavailable(f"cannot read {os.fspath(path)}: {problem.strerror}") from None
+
+
+def require_file(path: str | os.PathLike[str], what: str) -> None:
+    """Raise NotFound where there is nothing to read, a file or a pipe; ``what`` was expected there."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # ValueError: a name with a zero byte
+        raise errors.NotFound(f"{os.fspath(path)}: expected {what}, found nothing there") from None
+    if stat.S_ISDIR(mode):
+        raise errors.NotFound(f"{os.fspath(path)}: expected {what}, found a folder")
+
+
+PROGRAM: Final = "a program to compile (.mlir, .mlirbc, .onnx)"
+
+
+def _file(path: Path, input_type: str | None, folder: Path) -> Program:
+    require_file(path, PROGRAM)
+    if not path.is_file():  # a pipe, which can be read once: the compiler gets a file
+        return _written(read_file(path, PROGRAM), input_type == ONNX, folder)
     if path.suffix == ".vmfb":
         raise errors.InvalidArgument(f"{path}: expected a program to compile, found a compiled one")
     return Program(path, input_type == ONNX or (input_type is None and path.suffix == ".onnx"), str(path))
@@ -62,7 +95,7 @@ def _file(path: Path, input_type: str | None) -> Program:
 def _written(data: bytes, is_onnx: bool, folder: Path) -> Program:
     if not data.strip():
         raise errors.InvalidArgument("expected a program to compile, found nothing")
-    bytecode = data.startswith(_MLIR_BYTECODE)
+    bytecode = data.startswith(MAGIC)
     path = folder / ("model.onnx" if is_onnx else "module.mlirbc" if bytecode else "module.mlir")
     path.write_bytes(data)
     return Program(path, is_onnx, path.name)

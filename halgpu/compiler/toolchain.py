@@ -58,11 +58,15 @@ def run_worker(job: dict[str, Any], folder: Path, told: Callable[[str], None]) -
     description, log = folder / "job.json", folder / "log.txt"
     description.write_text(json.dumps(job), encoding="utf-8")
     command = [sys.executable, "-P", "-m", "halgpu.compiler.worker", str(description)]
-    # The child finds the packages that this process finds.
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     with log.open("wb") as stderr:
-        status = _run(command, {**os.environ, "PYTHONPATH": path}, stderr, told)
+        status = _run(command, environment(), stderr, told)
     return Done(status, log.read_text(encoding="utf-8", errors="replace"))
+
+
+def environment() -> dict[str, str]:
+    """The variables of a child that finds the packages that this process finds."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def _run(

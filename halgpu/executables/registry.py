@@ -68,15 +68,15 @@ _GETTERS: Final[dict[str, Callable[[], Loader]]] = {
     "cuda-c": _cuda_c,
     "vmvx-bytecode-fb": _vmvx_bytecode,
 }
-_LLVM_CPU: Final = "local --iree-hal-local-target-device-backends=llvm-cpu"
+_LLVM_CPU: Final = "--target=llvm-cpu"
 _TARGETS: Final = {
-    "vulkan-spirv-fb": "vulkan",
-    "cuda-nvptx-fb": "cuda",
+    "vulkan-spirv-fb": "--target=vulkan",
+    "cuda-nvptx-fb": "--device=cuda",
     "embedded-elf-x86_64": _LLVM_CPU,
     "embedded-elf-arm_64": _LLVM_CPU,
-    "vmvx-bytecode-fb": "local --iree-hal-local-target-device-backends=vmvx",
+    "vmvx-bytecode-fb": "--target=vmvx",
 }
-"""What --iree-hal-target-device= of iree-compile has to be for a format; the others are written by hand."""
+"""How ``halgpu compile`` makes kernels of a format; the others are written by hand."""
 _NATIVE: Final = ("embedded-elf-", "system-elf-")
 """How formats of native code begin: code that runs in this process, with all that the process may do."""
 _HAND_WRITTEN: Final = frozenset(("opencl-c", "cuda-c"))
@@ -126,7 +126,7 @@ def remedy(device: Device, offered: Sequence[str] = (), native: bool | None = No
     supported = [loader.format for loader in loaders_for(device, native)]
     ways = []
     if not offered or not _HAND_WRITTEN.issuperset(offered):
-        ways.append(f"compile with {compiler_flag(supported)}")
+        ways.append(f"compile with '{compile_command(supported)}'")
     elsewhere = not offered or any(not format.startswith(_NATIVE) for format in offered)
     if elsewhere and device.capabilities.kind in ("host", "null"):
         ways.append("use --device=opencl (in Python, device='opencl')")
@@ -142,10 +142,10 @@ def _obstacle(format: str, native: bool | None) -> str:
     return host.refused(native) or host.obstacle(kind, machine)
 
 
-def compiler_flag(formats: Sequence[str]) -> str:
-    """The flag of iree-compile that makes kernels of the first of ``formats`` that it knows."""
+def compile_command(formats: Sequence[str]) -> str:
+    """The command that makes kernels of the first of ``formats`` that are not written by hand."""
     compiled = [format for format in formats if format in _TARGETS]
-    return f"--iree-hal-target-device={_TARGETS[compiled[0]]}"
+    return f"halgpu compile {_TARGETS[compiled[0]]}"
 
 
 def load(

@@ -50,20 +50,20 @@ def test_version(capsys):
             ["run", "--modul=x"],
             "unknown flag '--modul=x' (did you mean '--module'?); 'halgpu run --help' lists them",
         ),
-        (["run", "extra"], "unknown flag 'extra'; 'halgpu run --help' lists them"),
+        (["run", "extra"], "unexpected argument 'extra'; 'halgpu run --help' lists what it takes"),
         (
             ["compile", "a.mlir", "-o", "a.vmfb", "--iree-opt-level=O2"],
             "unknown flag '--iree-opt-level=O2'; flags of iree-compile come last, after --",
         ),
         (
             ["run", "abs.vmfb"],
-            "unknown flag 'abs.vmfb' (did you mean --module=abs.vmfb?); 'halgpu run --help' lists them",
+            "unexpected argument 'abs.vmfb' (did you mean --module=abs.vmfb?); 'halgpu run --help' lists what it takes",
         ),
         (["run"], "no program given: use --module=file.vmfb"),
         (["run", "--module=x", "--output_max_element_count=x"], "invalid int value: 'x'"),
         (["run", "--module=x", "--equality_mode=x"], "invalid choice: 'x'"),
         (["run", "--input"], "expected one argument"),
-        (["devices", "x"], "unknown flag 'x'"),
+        (["devices", "x"], "unexpected argument 'x'"),
     ],
 )
 def test_wrong_words_are_one_line_and_status_1(words, message, capsys):
@@ -119,7 +119,12 @@ def test_a_reader_that_goes_away_is_no_error():
         (">&-", 0, False, ""),
         ("2>&-", 0, True, ""),
         ("<&- >&- 2>&-", 0, False, ""),
-        ("<&- x", 1, False, "halgpu: error: unknown flag 'x'; 'halgpu devices --help' lists them\n"),
+        (
+            "<&- x",
+            1,
+            False,
+            "halgpu: error: unexpected argument 'x'; 'halgpu devices --help' lists what it takes\n",
+        ),
         ("2>&- x", 1, False, ""),
     ],
 )

@@ -75,7 +75,7 @@ def test_kernels_that_are_not_translated(compile_mlir, examples, tmp_path, capsy
     assert head.startswith("// rodata[0]: cuda-nvptx-fb, ")
     assert tail == (
         f"// not translated: halgpu runs {', '.join(registry.formats())}; "
-        "compile with --iree-hal-target-device=vulkan"
+        "compile with 'halgpu compile --target=vulkan'"
     )
 
 

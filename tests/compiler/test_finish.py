@@ -226,6 +226,28 @@ def test_groups_of_kernels_have_names(tmp_path: Path) -> None:
             {"cl": f"// halgpu: kernel copy() local {'9' * 5000}"},
             "expected 'workgroup SIZE'",
         ),
+        (
+            dispatching(2, 1),
+            {"cl": COPY.replace("8x8", "8x0")},
+            r"k.cl:1:1: error: kernel copy: .*at least 1, found 8x0",
+        ),
+        (dispatching(2, 1), {"cl": COPY.replace("8x8", "0")}, "of at least 1, found 0"),
+        (
+            dispatching(2, 1),
+            {"cl": COPY.replace("8x8", "99999999")},
+            "at most 65536 work-items, found 99999999",
+        ),
+        (
+            dispatching(2, 1),
+            {"cl": COPY.replace("8x8", "512x512")},
+            "at most 65536 work-items, found 512x512",
+        ),
+        (dispatching(2, 1), {"cu": COPY.replace("8x8", "32x64")}, "at most 1024 work-items, .* found 32x64"),
+        (
+            dispatching(2, 1),
+            {"cu": COPY.replace("8x8", "1x1x65")},
+            "64 in the third dimension, .* found 1x1x65",
+        ),
         (dispatching(2, 1), {"cl": COPY + COPY}, "has been described before"),
         (
             dispatching(2, 1),

@@ -130,7 +130,7 @@ def test_utilities() -> None:
     found = run(
         body, 17, -3, results="index, index, index, index, index, i32", parameters="%a: index, %b: index"
     )
-    assert found == (32, -3, 17, 4, 17, 42)
+    assert found == (32, 16, -3, 4, 17, 42)
 
 
 def test_references() -> None:

@@ -154,10 +154,10 @@ def test_formats_and_devices(program: bytes, executable: memoryview, device: Dev
     with pytest.raises(errors.Incompatible, match="opencl:0 runs vulkan-spirv-fb"):
         registry.load(open_device("opencl"), "cuda-nvptx-fb", executable)
     with pytest.raises(
-        errors.Incompatible, match=r"fake-cuda:0 runs cuda-nvptx-fb.*--iree-hal-target-device=cuda"
+        errors.Incompatible, match=r"fake-cuda:0 runs cuda-nvptx-fb.*halgpu compile --device=cuda"
     ):
         registry.load(device, "vulkan-spirv-fb", executable)
-    with pytest.raises(errors.Error, match="--iree-hal-target-device=vulkan"):
+    with pytest.raises(errors.Error, match="halgpu compile --target=vulkan"):
         halgpu.load(program, "opencl")
     with pytest.raises(errors.Unimplemented, match="no specialization constants, which PTX has not, found 2"):
         registry.load(device, "cuda-nvptx-fb", executable, (1, 2))

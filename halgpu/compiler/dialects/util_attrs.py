@@ -19,6 +19,35 @@ class BufferType(ParametrizedAttribute, TypeAttribute):
 
 
 @irdl_attr_definition
+class VariantType(ParametrizedAttribute, TypeAttribute):
+    """``!util.variant``: a number or a reference; ``?`` as the type of a list's elements."""
+
+    name = "util.variant"
+
+
+@irdl_attr_definition
+class ListType(ParametrizedAttribute, TypeAttribute):
+    """``!util.list<T>``: a list of values of a type, or of any types (``?``)."""
+
+    name = "util.list"
+    element_type: Attribute
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            if parser.parse_optional_punctuation("?") is not None:
+                return [VariantType()]
+            return [parser.parse_type()]
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            if isinstance(self.element_type, VariantType):
+                printer.print_string("?")
+            else:
+                printer.print_attribute(self.element_type)
+
+
+@irdl_attr_definition
 class BytePatternAttr(ParametrizedAttribute):
     """``#util.byte_pattern<N> : type``: storage that is filled with a byte."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from xdsl.dialects.builtin import I1, IndexType, IntegerType, StringAttr, i32
-from xdsl.ir import Attribute, TypeAttribute
+from xdsl.ir import Attribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AnyAttr,
     AnyOf,
     BaseAttr,
     IRDLOperation,
+    SameVariadicOperandSize,
     VarConstraint,
     eq,
     irdl_op_definition,
@@ -22,7 +23,7 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.parser import Parser
+from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.traits import Pure
 
@@ -82,7 +83,7 @@ class CmpNEOp(IRDLOperation):
 
 @irdl_op_definition
 class RangeMinOp(IRDLOperation):
-    """The least of several values, signed."""
+    """The least of several values, without sign."""
 
     T: ClassVar = VarConstraint("T", INTEGER)
     name = "util.range.min"
@@ -94,7 +95,7 @@ class RangeMinOp(IRDLOperation):
 
 @irdl_op_definition
 class RangeMaxOp(IRDLOperation):
-    """The largest of several values, signed."""
+    """The largest of several values, without sign."""
 
     T: ClassVar = VarConstraint("T", INTEGER)
     name = "util.range.max"
@@ -102,6 +103,51 @@ class RangeMaxOp(IRDLOperation):
     result = result_def(T)
     assembly_format = "$inputs attr-dict `:` type($result)"
     traits = traits_def(Pure())
+
+
+@irdl_op_definition
+class RangeExtentsOp(IRDLOperation):
+    """The first and the last of what some ranges, offsets with lengths, hold; without sign."""
+
+    T: ClassVar = VarConstraint("T", INTEGER)
+    name = "util.range.extents"
+    offsets = var_operand_def(T)
+    lengths = var_operand_def(T)
+    first = result_def(T)
+    last = result_def(T)
+    irdl_options = (SameVariadicOperandSize(),)
+    traits = traits_def(Pure())
+
+    @classmethod
+    def parse(cls, parser: Parser) -> RangeExtentsOp:
+        rows = parser.parse_comma_separated_list(parser.Delimiter.NONE, lambda: cls._parse_range(parser))
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        type_ = parser.parse_type()
+        columns = [[parser.resolve_operand(row[side], type_) for row in rows] for side in (0, 1)]
+        return cls.build(operands=columns, result_types=[type_, type_], attributes=attributes)
+
+    @staticmethod
+    def _parse_range(parser: Parser) -> tuple[UnresolvedOperand, UnresolvedOperand]:
+        with parser.in_square_brackets():
+            offset = parser.parse_unresolved_operand()
+            parser.parse_keyword("for")
+            return offset, parser.parse_unresolved_operand()
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        rows = zip(self.offsets, self.lengths, strict=True)
+        printer.print_list(rows, lambda row: self._print_range(printer, *row))
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_attribute(self.first.type)
+
+    @staticmethod
+    def _print_range(printer: Printer, offset: SSAValue, length: SSAValue) -> None:
+        with printer.in_square_brackets():
+            printer.print_operand(offset)
+            printer.print_string(" for ")
+            printer.print_operand(length)
 
 
 @irdl_op_definition

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
+    DenseArrayBase,
     DenseIntElementsAttr,
     FlatSymbolRefAttrConstr,
     StringAttr,
@@ -28,6 +30,7 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
     var_result_def,
+    var_successor_def,
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -36,6 +39,8 @@ from xdsl.traits import IsTerminator, Pure, ReturnLike
 from halgpu.compiler.dialects import formats
 from halgpu.compiler.dialects.vm_types import REF
 
+Target: TypeAlias = tuple[Block, Sequence[SSAValue]]
+"""A block that a branch goes to, and the values that its arguments get."""
 NOT_VARIADIC = -1
 """Segment size of an argument that is no variadic span."""
 
@@ -230,6 +235,85 @@ class CondBranchOp(IRDLOperation):
 
 
 @irdl_op_definition
+class BranchTableOp(IRDLOperation):
+    """Goes to the block of a number, counted from 0; to the default one where the table has none for it."""
+
+    name = "vm.br_table"
+    index = operand_def(eq(i32))
+    default_values = var_operand_def()
+    case_values = var_operand_def()
+    case_segments = prop_def(DenseArrayBase.constr(i32), prop_name="case_operand_segments")
+    default_dest = successor_def()
+    case_dests = var_successor_def()
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(IsTerminator())
+
+    def __init__(self, index: SSAValue, default: Target, cases: Sequence[Target]) -> None:
+        super().__init__(
+            operands=[index, default[1], [value for _, values in cases for value in values]],
+            successors=[default[0], [dest for dest, _ in cases]],
+            properties={
+                "case_operand_segments": DenseArrayBase.from_list(i32, [len(values) for _, values in cases])
+            },
+        )
+
+    def cases(self) -> list[Target]:
+        """The blocks of the table, with the values that their arguments get."""
+        remaining = iter(self.case_values)
+        counts = self.case_segments.get_values()
+        return [
+            (dest, [next(remaining) for _ in range(int(count))])
+            for dest, count in zip(self.case_dests, counts, strict=True)
+        ]
+
+    @classmethod
+    def parse(cls, parser: Parser) -> BranchTableOp:
+        index = parser.resolve_operand(parser.parse_unresolved_operand(), i32)
+        rows = parser.parse_comma_separated_list(parser.Delimiter.BRACES, lambda: cls._parse_case(parser))
+        if not rows or [number for number, _ in rows] != [None, *range(len(rows) - 1)]:
+            parser.raise_error("expected a default and cases from 0 on")
+        op = cls(index, rows[0][1], [target for _, target in rows[1:]])
+        op.attributes = dict(parser.parse_optional_attr_dict())
+        return op
+
+    @staticmethod
+    def _parse_case(parser: Parser) -> tuple[int | None, Target]:
+        number = None
+        if parser.parse_optional_keyword("default") is None:
+            number = parser.parse_integer()
+        parser.parse_punctuation(":")
+        dest = parser.parse_successor()
+        values: Sequence[SSAValue] = ()
+        if parser.parse_optional_punctuation("(") is not None:
+            names = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_unresolved_operand)
+            parser.parse_punctuation(":")
+            types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
+            parser.parse_punctuation(")")
+            values = parser.resolve_operands(names, types, parser.pos)
+        return number, (dest, values)
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_operand(self.index)
+        rows = [("default", (self.default_dest, self.default_values)), *enumerate(self.cases())]
+        printer.print_string(" {")
+        printer.print_list(rows, lambda row: self._print_case(printer, str(row[0]), *row[1]))
+        printer.print_string("}")
+        printer.print_op_attributes(self.attributes)
+
+    @staticmethod
+    def _print_case(printer: Printer, number: str, dest: Block, values: Sequence[SSAValue]) -> None:
+        printer.print_string(f"{number}: ")
+        printer.print_block_name(dest)
+        if values:
+            printer.print_string("(")
+            printer.print_list(values, printer.print_operand)
+            printer.print_string(" : ")
+            printer.print_list([value.type for value in values], printer.print_attribute)
+            printer.print_string(")")
+
+
+@irdl_op_definition
 class ReturnOp(IRDLOperation):
     """Leaves a function."""
 
@@ -256,13 +340,26 @@ class FailOp(IRDLOperation):
         super().__init__(operands=[status], properties={"message": StringAttr(message)})
 
 
-def successors(op: Operation) -> list[tuple[Block, Sequence[SSAValue]]]:
+def successors(op: Operation) -> list[Target]:
     """The blocks that a terminator goes to, with the values that their arguments get."""
     if isinstance(op, BranchOp):
         return [(op.dest, op.values)]
     if isinstance(op, CondBranchOp):
         return [(op.true_dest, op.true_values), (op.false_dest, op.false_values)]
+    if isinstance(op, BranchTableOp):
+        return [(op.default_dest, op.default_values), *op.cases()]
     return []
 
 
-OPERATIONS = (CallOp, CallVariadicOp, DiscardRefsOp, BranchOp, CondBranchOp, ReturnOp, FailOp)
+def with_successors(op: Operation, targets: Sequence[Target]) -> Operation:
+    """The same branch, which has several ways, to other blocks, and with other values for their arguments."""
+    if isinstance(op, CondBranchOp):
+        (true_dest, true_values), (false_dest, false_values) = targets
+        return CondBranchOp(op.condition, true_dest, true_values, false_dest, false_values)
+    assert isinstance(op, BranchTableOp)
+    return BranchTableOp(op.index, targets[0], targets[1:])
+
+
+OPERATIONS = (
+    CallOp, CallVariadicOp, DiscardRefsOp, BranchOp, BranchTableOp, CondBranchOp, ReturnOp, FailOp,
+)  # fmt: skip

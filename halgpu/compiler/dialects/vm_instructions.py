@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import (
     IntegerType,
 )
 from xdsl.irdl import (
+    BaseAttr,
     IRDLOperation,
     VarConstraint,
     eq,
@@ -26,7 +27,7 @@ from xdsl.irdl import (
 )
 from xdsl.traits import MemoryAllocEffect, MemoryReadEffect, MemoryWriteEffect, Pure
 
-from halgpu.compiler.dialects.vm_types import REF, BufferType
+from halgpu.compiler.dialects.vm_types import REF, BufferType, ListType
 from halgpu.vm import isa
 
 _TYPES: Final[dict[str, Any]] = {
@@ -86,6 +87,20 @@ FORMATS: Final = {
     "buffer_hash": (
         "$source_buffer `,` $source_offset `,` $length attr-dict `:` type($source_buffer) `->` type($result)"
     ),
+    "list_alloc": "$initial_capacity attr-dict `:` `(` type($initial_capacity) `)` `->` type($result)",
+    "list_reserve": (
+        "$list `,` $minimum_capacity attr-dict `:` `(` type($list) `,` type($minimum_capacity) `)`"
+    ),
+    "list_size": "$list attr-dict `:` `(` type($list) `)` `->` type($result)",
+    "list_resize": "$list `,` $new_size attr-dict `:` `(` type($list) `,` type($new_size) `)`",
+    "list_get": "$list `,` $index attr-dict `:` `(` type($list) `,` type($index) `)` `->` type($result)",
+    "list_get_ref": "$list `,` $index attr-dict `:` `(` type($list) `,` type($index) `)` `->` type($result)",
+    "list_set": (
+        "$list `,` $index `,` $value attr-dict `:` `(` type($list) `,` type($index) `,` type($value) `)`"
+    ),
+    "list_set_ref": (
+        "$list `,` $index `,` $value attr-dict `:` `(` type($list) `,` type($index) `,` type($value) `)`"
+    ),
 }
 """Formats by encoding; encodings that are not here have no operation, or one of :mod:`.vm_structure`."""
 
@@ -102,12 +117,21 @@ _EFFECTS: Final[dict[str, Any]] = {
     "buffer_load": MemoryReadEffect,
     "buffer_store": MemoryWriteEffect,
     "buffer_hash": MemoryReadEffect,
+    "list_alloc": MemoryAllocEffect,
+    "list_reserve": MemoryWriteEffect,
+    "list_size": MemoryReadEffect,
+    "list_resize": MemoryWriteEffect,
+    "list_get": MemoryReadEffect,
+    "list_get_ref": MemoryReadEffect,
+    "list_set": MemoryWriteEffect,
+    "list_set_ref": MemoryWriteEffect,
 }
 MOVABLE: Final = {"global_store_ref", "cast_any_ref"}
 """Encodings whose reference operands may move: the register ends with its use (VMOps.td, RefMoveInterface)."""
 MAY_FAIL: Final = {
     "buffer_alloc", "buffer_clone", "buffer_copy", "buffer_compare", "buffer_fill", "buffer_load",
-    "buffer_store", "buffer_hash",
+    "buffer_store", "buffer_hash", "list_alloc", "list_reserve", "list_size", "list_resize", "list_get",
+    "list_get_ref", "list_set", "list_set_ref",
 }  # fmt: skip
 """Encodings of instructions that may end a call with an error, beside division (VMOps.td, VM_MayFail)."""
 
@@ -117,6 +141,8 @@ def _constraint(field: isa.Field, encoding: str) -> Any:
         return eq(_TYPES[str(field.type)])
     if encoding.startswith("buffer") or encoding == "const_ref_rodata":
         return eq(BufferType())
+    if field.name == "list" or encoding == "list_alloc":
+        return BaseAttr(ListType)
     if encoding in ("select_ref", "binary_comparison"):
         return VarConstraint("T", REF)
     return REF

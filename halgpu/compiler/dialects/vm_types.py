@@ -39,7 +39,36 @@ class RefType(ParametrizedAttribute, TypeAttribute):
             printer.print_attribute(self.object_type)
 
 
-REF = AnyOf((base(BufferType), base(RefType)))
+@irdl_attr_definition
+class OpaqueType(ParametrizedAttribute, TypeAttribute):
+    """``!vm.opaque``: any type, ``?`` as that of a list's elements."""
+
+    name = "vm.opaque"
+
+
+@irdl_attr_definition
+class ListType(ParametrizedAttribute, TypeAttribute):
+    """``!vm.list<T>``: a reference to a list."""
+
+    name = "vm.list"
+    element_type: Attribute
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            if parser.parse_optional_punctuation("?") is not None:
+                return [OpaqueType()]
+            return [parser.parse_type()]
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            if isinstance(self.element_type, OpaqueType):
+                printer.print_string("?")
+            else:
+                printer.print_attribute(self.element_type)
+
+
+REF = AnyOf((base(BufferType), base(ListType), base(RefType)))
 BY_LETTER: dict[str, Attribute] = {
     "i": IntegerType(32),
     "I": IntegerType(64),
@@ -52,7 +81,7 @@ LETTERS = {type_: letter for letter, type_ in BY_LETTER.items()}
 
 def is_ref(type_: Attribute) -> bool:
     """Whether values of a type are references."""
-    return isinstance(type_, (BufferType, RefType))
+    return isinstance(type_, (BufferType, ListType, RefType))
 
 
 def letter(type_: Attribute) -> str:

@@ -25,7 +25,7 @@ from xdsl.passes import ModulePass
 
 from halgpu.compiler.dialects import hal, hal_inline, hal_loader, util, vm_control, vm_structure, vm_types
 from halgpu.compiler.mlir import Diagnostics, erase
-from halgpu.compiler.transforms import lower_affine, lower_hal
+from halgpu.compiler.transforms import lower_affine, lower_hal, lower_lists, lower_strings
 from halgpu.compiler.transforms.dominance import reached
 from halgpu.compiler.transforms.imports import IMPORTS
 from halgpu.compiler.transforms.lowering import (
@@ -43,7 +43,7 @@ REFLECTION = "iree.reflection"
 STATUS_UNAVAILABLE = 14
 """Status of a call that comes to a place which was said to be out of reach; as iree-compile takes it."""
 
-TABLES = (lower_affine, lower_hal)
+TABLES = (lower_affine, lower_hal, lower_lists, lower_strings)
 """Modules that enter lowerings when they are imported."""
 
 Function: TypeAlias = util.FuncOp | func.FuncOp
@@ -113,7 +113,8 @@ class _Conversion:
             for (value, alignment), symbol in self.module.rodata.items()
         ]
         imports = [IMPORTS[name].declare() for name in IMPORTS if name in self.module.imports]
-        order = [*self.globals, *rodata, *imports, *self.externals, *self.exports, *self.functions]
+        functions = [*self.functions, *self.module.helpers.values()]
+        order = [*self.globals, *rodata, *imports, *self.externals, *self.exports, *functions]
         made.body.block.insert_ops_before(order, made.body.block.last_op)  # type: ignore[arg-type]
         return made
 
@@ -341,21 +342,50 @@ def conditional_branch(to: Lowering, op: cf.ConditionalBranchOp, operands: Seque
 
 @lowers(cf.SwitchOp)
 def switch(to: Lowering, op: cf.SwitchOp, operands: Sequence[SSAValue]) -> None:
-    """A comparison and a branch for each case."""
-    flag = operands[0]
+    """A table where the cases lie close together, else a comparison and a branch for each."""
     values = dict(zip(op.operands, operands, strict=True))
-    numbers = op.case_values.get_values() if op.case_values is not None else ()
+    numbers = [int(number) for number in op.case_values.get_values()] if op.case_values is not None else []
+    targets = [
+        (to.blocks[dest], [values[value] for value in given])
+        for dest, given in zip(op.case_blocks, op.case_operand, strict=True)
+    ]
+    default = to.blocks[op.default_block], [values[value] for value in op.default_operands]
+    cases: dict[int, vm_control.Target] = {}
+    for number, target in zip(numbers, targets, strict=True):
+        cases.setdefault(number, target)
+    if len(cases) >= FEWEST_OF_A_TABLE and max(cases) - min(cases) < MOST_HOLES * len(cases):
+        _table(to, operands[0], cases, default)
+    else:
+        _comparisons(to, operands[0], cases, default)
+
+
+FEWEST_OF_A_TABLE, MOST_HOLES = 3, 3
+"""Cases from which on a table is made, if it has at most so many entries a case."""
+
+
+def _table(
+    to: Lowering, flag: SSAValue, cases: dict[int, vm_control.Target], default: vm_control.Target
+) -> None:
+    """Numbers are counted from the least case on; others are out of the table, without sign, where they wrap too."""
+    first, count = min(cases), max(cases) - min(cases) + 1
     name = str(flag.type)
-    for number, dest, given in zip(numbers, op.case_blocks, op.case_operand, strict=True):
-        here = to.emit(f"cmp.eq.{name}", flag, to.constant(flag.type, int(number)))
+    index = to.emit(f"sub.{name}", flag, to.constant(flag.type, first)) if first else flag
+    if name == "i64":
+        index = to.emit("trunc.i64.i32", to.emit("min.i64.u", index, to.i64(count)))
+    entries = [cases.get(first + number, default) for number in range(count)]
+    to.insert(vm_control.BranchTableOp(index, default, entries))
+
+
+def _comparisons(
+    to: Lowering, flag: SSAValue, cases: dict[int, vm_control.Target], default: vm_control.Target
+) -> None:
+    name = str(flag.type)
+    for number, (dest, given) in cases.items():
+        here = to.emit(f"cmp.eq.{name}", flag, to.constant(flag.type, number))
         other = _new_block(to)
-        to.insert(
-            vm_control.CondBranchOp(here, to.blocks[dest], [values[value] for value in given], other, [])
-        )
+        to.insert(vm_control.CondBranchOp(here, dest, given, other, []))
         to.block = other
-    to.insert(
-        vm_control.BranchOp(to.blocks[op.default_block], [values[value] for value in op.default_operands])
-    )
+    to.insert(vm_control.BranchOp(*default))
 
 
 def _new_block(to: Lowering) -> Block:

@@ -73,7 +73,7 @@ def _insert(values: Sequence[SSAValue], before: Operation) -> None:
 
 def _edges(block: Block, liveness: Liveness, before: dict[Block, list[Block]]) -> None:
     terminator = block.last_op
-    if not isinstance(terminator, vm_control.CondBranchOp):
+    if not isinstance(terminator, vm_control.CondBranchOp | vm_control.BranchTableOp):
         return
     edges = vm_control.successors(terminator)
     live = set(liveness.live_out[block])
@@ -87,7 +87,7 @@ def _edges(block: Block, liveness: Liveness, before: dict[Block, list[Block]]) -
         if len(before[after]) == 1 and after.first_op is not None:
             _insert(dying, after.first_op)
         else:
-            _split(terminator, number, dying)
+            terminator = _split(terminator, number, dying)
 
 
 def _position(value: SSAValue) -> tuple[int, int, int]:
@@ -100,8 +100,8 @@ def _position(value: SSAValue) -> tuple[int, int, int]:
     return block.parent.get_block_index(block), at, value.index  # type: ignore[attr-defined]
 
 
-def _split(terminator: vm_control.CondBranchOp, number: int, dying: Sequence[SSAValue]) -> None:
-    """Put a block that releases references onto one of the two ways."""
+def _split(terminator: Operation, number: int, dying: Sequence[SSAValue]) -> Operation:
+    """Put a block that releases references onto one of a branch's ways; returns the branch that is there then."""
     after, values = vm_control.successors(terminator)[number]
     made = Block()
     region = after.parent
@@ -112,13 +112,11 @@ def _split(terminator: vm_control.CondBranchOp, number: int, dying: Sequence[SSA
     branch.location = terminator.location
     made.add_op(branch)
     _insert(dying, branch)
-    sides = [(dest, given) for dest, given in vm_control.successors(terminator)]
-    sides[number] = (made, ())
-    (true_dest, true_values), (false_dest, false_values) = sides
-    new = vm_control.CondBranchOp(
-        terminator.condition, true_dest, list(true_values), false_dest, list(false_values)
-    )
+    ways = [(dest, list(given)) for dest, given in vm_control.successors(terminator)]
+    ways[number] = (made, [])
+    new = vm_control.with_successors(terminator, ways)
     new.location = terminator.location
     block = terminator.parent
     block.insert_op_before(new, terminator)
     erase(terminator)
+    return new

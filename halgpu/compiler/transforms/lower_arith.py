@@ -14,7 +14,7 @@ from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, IntegerType
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from halgpu.compiler.dialects.extra import IndexCastUIOp
+from halgpu.compiler.dialects.extra import IndexCastUIOp, RemFOp
 from halgpu.compiler.transforms.lowering import (
     F32,
     F64,
@@ -203,6 +203,27 @@ def float_binary(to: Lowering, op: Any, operands: Sequence[SSAValue]) -> SSAValu
     return to.emit(f"{_FLOAT_BINARY[type(op)]}.{_float(op.result.type)}", *operands)
 
 
+@lowers(RemFOp)
+def remainder(to: Lowering, op: RemFOp, operands: Sequence[SSAValue]) -> SSAValue:
+    """The dividend's sign, as in C's fmod: the instruction rounds the quotient to the nearest integer (ops.h).
+
+    So it may be off by the divisor, to which it is then less than half away: the sum is exact.
+    """
+    name = _float(op.result.type)
+    dividend, divisor = operands
+    zero = to.constant(dividend.type, 0.0)
+    found = to.emit(f"rem.{name}", dividend, divisor)
+    negative = to.emit(f"cmp.lt.{name}.o", dividend, zero)
+    size = to.emit(f"abs.{name}", divisor)
+    below = to.emit(f"cmp.lt.{name}.o", found, zero)
+    above = to.emit(f"cmp.lt.{name}.o", zero, found)
+    more = to.emit(
+        f"select.{name}", negative, to.emit(f"sub.{name}", found, size), to.emit(f"add.{name}", found, size)
+    )
+    wrong = to.emit("select.i32", negative, above, below)
+    return to.emit(f"select.{name}", wrong, more, found)
+
+
 _EXTREMES: Final[dict[type[Operation], tuple[str, bool]]] = {
     arith.MaximumfOp: ("max", True), arith.MinimumfOp: ("min", True),
     arith.MaxnumfOp: ("max", False), arith.MinnumfOp: ("min", False),
@@ -263,6 +284,61 @@ def integer_unary(to: Lowering, op: Any, operands: Sequence[SSAValue]) -> SSAVal
     counted = to.emit(f"ctlz.{name}", to.unsigned(value, type_))
     extra = 32 - bits(type_)
     return counted if extra <= 0 else to.emit("sub.i32", counted, to.i32(extra))
+
+
+@lowers(arith.AddUIExtendedOp)
+def add_extended(to: Lowering, op: arith.AddUIExtendedOp, operands: Sequence[SSAValue]) -> Sequence[SSAValue]:
+    type_ = op.sum.type
+    name = suffix(convert_type(type_))
+    left, right = (to.unsigned(value, type_) for value in operands)
+    total = to.narrow(to.emit(f"add.{name}", left, right), type_)
+    return total, to.emit(f"cmp.lt.{name}.u", to.unsigned(total, type_), left)
+
+
+@lowers(arith.MulUIExtendedOp, arith.MulSIExtendedOp)
+def multiply_extended(to: Lowering, op: Any, operands: Sequence[SSAValue]) -> Sequence[SSAValue]:
+    type_ = op.low.type
+    sign = "s" if isinstance(op, arith.MulSIExtendedOp) else "u"
+    width = bits(type_)
+    if width > 32:
+        left, right = operands
+        return to.emit("mul.i64", left, right), _high_product(to, left, right, signed=sign == "s")
+    product = to.emit("mul.i64", *(_extended(to, value, type_, sign) for value in operands))
+    high = to.emit(f"shr.i64.{sign}", product, to.i32(width))
+    low, high = (to.narrow(to.emit("trunc.i64.i32", half), type_) for half in (product, high))
+    return low, high
+
+
+def _extended(to: Lowering, value: SSAValue, type_: Attribute, sign: str) -> SSAValue:
+    """An integer of at most 32 bits as one of 64."""
+    if sign == "u":
+        value = to.unsigned(value, type_)
+    elif bits(type_) == 1:
+        value = to.emit("sub.i32", to.i32(0), value)
+    return to.emit(f"ext.i32.i64.{sign}", value)
+
+
+def _high_product(to: Lowering, left: SSAValue, right: SSAValue, *, signed: bool) -> SSAValue:
+    """The upper 64 bits of a product of i64, of halves of 32 bits; a negative factor takes the other one from them."""
+    shift, mask = to.i32(32), to.i64((1 << 32) - 1)
+
+    def halves(value: SSAValue) -> tuple[SSAValue, SSAValue]:
+        return to.emit("shr.i64.u", value, shift), to.emit("and.i64", value, mask)
+
+    def product_and(a: SSAValue, b: SSAValue, more: SSAValue) -> tuple[SSAValue, SSAValue]:
+        return halves(to.emit("add.i64", to.emit("mul.i64", a, b), more))
+
+    (left_high, left_low), (right_high, right_low) = halves(left), halves(right)
+    carried, _ = halves(to.emit("mul.i64", left_low, right_low))
+    upper, lower = product_and(left_high, right_low, carried)
+    carried, _ = product_and(left_low, right_high, lower)
+    high = to.emit("add.i64", to.emit("add.i64", to.emit("mul.i64", left_high, right_high), upper), carried)
+    if not signed:
+        return high
+    for one, other in ((left, right), (right, left)):
+        negative = to.emit("cmp.lt.i64.s", one, to.i64(0))
+        high = to.emit("sub.i64", high, to.emit("select.i64", negative, other, to.i64(0)))
+    return high
 
 
 # Conversions.

@@ -56,13 +56,31 @@ def compare(to: Lowering, op: Any, operands: Sequence[SSAValue]) -> SSAValue:
 
 @lowers(util.RangeMinOp, util.RangeMaxOp)
 def extreme(to: Lowering, op: Any, operands: Sequence[SSAValue]) -> SSAValue:
+    """Without sign: ranges are of sizes and offsets. Of narrow integers too, sign-extended, which keeps any order."""
     verb = "min" if isinstance(op, util.RangeMinOp) else "max"
     if not operands:
         raise Unsupported("expected values")
     found = operands[0]
     for value in operands[1:]:
-        found = to.emit(f"{verb}.{suffix(found.type)}.s", found, value)
+        found = to.emit(f"{verb}.{suffix(found.type)}.u", found, value)
     return found
+
+
+@lowers(util.RangeExtentsOp)
+def extents(to: Lowering, op: util.RangeExtentsOp, operands: Sequence[SSAValue]) -> Sequence[SSAValue]:
+    if not op.offsets:
+        raise Unsupported("expected ranges")
+    type_ = op.first.type
+    name = suffix(operands[0].type)
+    one = to.constant(operands[0].type, 1)
+    offsets, lengths = operands[: len(op.offsets)], operands[len(op.offsets) :]
+    first, last = offsets[0], None
+    for offset, length in zip(offsets, lengths, strict=True):
+        end = to.narrow(to.emit(f"sub.{name}", to.emit(f"add.{name}", offset, length), one), type_)
+        first = first if offset is offsets[0] else to.emit(f"min.{name}.u", first, offset)
+        last = end if last is None else to.emit(f"max.{name}.u", last, end)
+    assert last is not None
+    return first, last
 
 
 @lowers(util.AlignOp)

@@ -51,12 +51,20 @@ def convert_type(type_: Attribute) -> Attribute:
         return I32
     if isinstance(type_, util_attrs.BufferType):
         return vm_types.BufferType()
+    if isinstance(type_, util_attrs.ListType):
+        return vm_types.ListType(_element_type(type_.element_type))
     if isinstance(type_, _OBJECTS):
         return vm_types.RefType(type_)
     if vm_types.is_ref(type_):
         return type_
     above = "; programs of tensors are not at HAL level yet" if isinstance(type_, TensorType) else ""
     raise Unsupported(f"the virtual machine has no values of type {type_}{above}")
+
+
+def _element_type(type_: Attribute) -> Attribute:
+    if isinstance(type_, util_attrs.VariantType):
+        return vm_types.OpaqueType()
+    return convert_type(type_)
 
 
 def bits(type_: Attribute) -> int:
@@ -84,6 +92,8 @@ class Module:
         self.rodata: dict[tuple[Attribute, int], str] = {}
         self.mime_types: dict[str, Attribute] = {}
         self.symbols: set[str] = set()
+        self.helpers: dict[str, Operation] = {}
+        """Functions that lowerings call, by what they do."""
 
     def unique(self, hint: str) -> str:
         """A symbol that is not taken."""

@@ -10,7 +10,6 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass, PassPipeline
 from xdsl.transforms.canonicalize import CanonicalizePass
 from xdsl.transforms.common_subexpression_elimination import CommonSubexpressionElimination
-from xdsl.transforms.convert_scf_to_cf import ConvertScfToCf
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, PassFailedException, VerifyException
 
 from halgpu import errors
@@ -18,6 +17,7 @@ from halgpu.compiler import mlir
 from halgpu.compiler.transforms import inline
 from halgpu.compiler.transforms.combine_initializers import CombineInitializersPass
 from halgpu.compiler.transforms.common_values import CommonValuesPass
+from halgpu.compiler.transforms.convert_scf_to_cf import ConvertScfToCfPass
 from halgpu.compiler.transforms.convert_to_vm import ConvertToVmPass
 from halgpu.compiler.transforms.discard_refs import DiscardRefsPass
 from halgpu.compiler.transforms.fold_globals import FoldGlobalsPass
@@ -34,7 +34,7 @@ PASSES: Final[dict[str, type[ModulePass]]] = {
         CombineInitializersPass,
         CommonValuesPass,
         CommonSubexpressionElimination,
-        ConvertScfToCf,
+        ConvertScfToCfPass,
         ConvertToVmPass,
         DiscardRefsPass,
         FoldGlobalsPass,

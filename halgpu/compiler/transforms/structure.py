@@ -24,13 +24,13 @@ def check_blocks(module: ModuleOp, diagnostics: Diagnostics) -> None:
             diagnostics.error(op, "expected each block to end in a terminator, found an empty one")
 
 
-def check_values(module: ModuleOp, diagnostics: Diagnostics) -> None:
+def check_values(around: Operation, diagnostics: Diagnostics) -> None:
     """Check that what operations use was computed on every way to them (MLIR's language reference, "SSA dominance").
 
-    Of blocks that are sound.
+    In an operation whose blocks are sound.
     """
     order = _Order()
-    for op in module.walk():
+    for op in around.walk():
         for operand in op.operands:
             if not order.before(operand, op):
                 diagnostics.error(op, "uses a value that is not computed on every way to it")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -61,8 +61,11 @@ def _references(value: Attribute) -> Iterator[str]:
             yield from _references(part)
 
 
-def check_symbols(module: ModuleOp, diagnostics: Diagnostics) -> None:
-    """Check that calls and accesses name what is there and is of their type, and that no name is there twice."""
+def check_symbols(module: ModuleOp, diagnostics: Diagnostics, lost: Collection[str] = ()) -> None:
+    """Check that calls and accesses name what is there and is of their type, and that no name is there twice.
+
+    Nothing is said of names that are ``lost``.
+    """
     seen: dict[str, Operation] = {}
     tables = [op for op in module.walk() if op.has_trait(SymbolTable, value_if_unregistered=False)]
     for scope in tables:
@@ -73,6 +76,8 @@ def check_symbols(module: ModuleOp, diagnostics: Diagnostics) -> None:
                 diagnostics.error(op, f"@{name} is there already")
         seen = seen or own
     for op in module.walk():
+        if lost and not set(own_references(op)).isdisjoint(lost):
+            continue
         _check(op, seen, diagnostics)
 
 

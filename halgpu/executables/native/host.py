@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 from functools import cache
 from importlib.util import find_spec
 from typing import Final
 
-from halgpu.errors import InvalidArgument
+from halgpu import environment
 from halgpu.executables.native.elf import ARM_64, X86_64, Machine
 
 _MACHINES: Final = {"x86_64": X86_64, "AMD64": X86_64, "aarch64": ARM_64, "arm64": ARM_64}
@@ -40,7 +39,4 @@ def refused(allowed: bool | None) -> str:
     """Why native code is refused: ``allowed`` is what load was told, None to ask HALGPU_NATIVE; empty if it is not."""
     if allowed is not None:
         return "" if allowed else "native code is refused (native=False)"
-    value = os.environ.get("HALGPU_NATIVE") or "1"
-    if value not in ("0", "1"):
-        raise InvalidArgument(f"environment variable HALGPU_NATIVE must be 0 or 1; found {value!r}")
-    return "" if value == "1" else "native code is refused (HALGPU_NATIVE=0)"
+    return "" if environment.switch("HALGPU_NATIVE", True) else "native code is refused (HALGPU_NATIVE=0)"
