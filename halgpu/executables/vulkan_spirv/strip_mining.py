@@ -44,9 +44,9 @@ _FLOATS: Final = frozenset({"float", "double", "half"})
 _KEPT: Final = _FLOATS | {"uchar", "ushort", "uint", "ulong"}
 _SUFFIXES: Final = {"uint": "u", "ulong": "ul"}
 _CASTS: Final = {"uint": "(int)", "ulong": "(long)"}
-_TEST: Final = re.compile(r"(\((?:int|long)\))?(\w+) < (\((?:int|long)\))?(\w+|p\.constants\[\d+\])")
+_TEST: Final = re.compile(r"(\((?:int|long)\))?(\w+) < (\((?:int|long)\))?(-?\w+|p\.constants\[\d+\])")
 _STEP: Final = re.compile(r"(\w+) \+ (\d+)ul?")
-_INTEGER: Final = re.compile(r"(0x[\da-f]+|\d+)u?l?")
+_INTEGER: Final = re.compile(r"(-?0x[\da-f]+|-?\d+)(u?l?)")
 _HEX_FLOAT: Final = re.compile(r"-?0x[\da-f.]+p[+-]\d+f?")
 _INDEX: Final = re.compile(r"\[[^\[\]]*\]")
 _NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
@@ -122,12 +122,11 @@ class _Count:
         if not self.rest:
             return self.test
         last = self.step * (STRIP - 1)
-        known = _integer(self.end)
-        if self.passes is not None and known is not None:
-            head, _, end = self.test.rpartition(" < ")
-            return f"{head} < {known - last}{end.lstrip('0123456789abcdefx')}"
-        end = self.end if known is None else f"{known}{self.suffix}"
-        # Below its end, the distance of a counter is a number that is not negative, whatever the signs of both.
+        constant = _INTEGER.fullmatch(self.end)
+        if constant is not None and self.passes is not None:
+            return f"{self.test.removesuffix(self.end)}{int(constant[1], 0) - last}{constant[2]}"
+        end = f"{constant[1]}{self.suffix}" if constant is not None else self.end
+        # The distance of a counter to its end, as long as it is below that, fits its type, whatever their signs.
         return f"{self.test} && {end} - {self.name} > {last}{self.suffix}"
 
     def stepped(self, passes: int) -> str:
@@ -220,7 +219,8 @@ class _Body:
     @property
     def handed(self) -> list[Local]:
         """The variables that the ordered statements take from the others."""
-        used = {word for each in self.ordered if each.local.name not in self.terms for word in words(each.text)}
+        texts = [each.text for each in self.ordered if each.local.name not in self.terms]
+        used = {word for text in texts for word in words(text)}
         return [assign.local for assign in self.free if assign.local.name in used]
 
     def gains(self) -> bool:
@@ -240,6 +240,7 @@ def _sorted_out(loop: Loop, extrema: Collection[str]) -> _Body | None:
     names = {assign.local.name for assign in assigns}
     if len(names) != len(items) or any(item.declared for item in items):
         return None
+    assigns = _forwarded(assigns)
     body = _Body(names, [], [], [], {})
     # What is declared outside is there in the next pass, or behind the loop.
     later = {assign.local.name for assign in assigns if not assign.declares}
@@ -252,6 +253,23 @@ def _sorted_out(loop: Loop, extrema: Collection[str]) -> _Body | None:
     for assign in body.ordered.copy():
         _take_apart(body, assign, later, extrema)
     return body
+
+
+def _forwarded(assigns: list[Assign]) -> list[Assign]:
+    """The statements with each value that is only copied to what is carried (`v = …; sum = v`) put in its place."""
+    found = assigns.copy()
+    for copy in assigns:
+        value = next((each for each in found if each.local.name == copy.text and each.declares), None)
+        if value is None or sum(words(each.text).count(copy.text) for each in found) != 1:
+            continue
+        start, end = found.index(value), found.index(copy)
+        if not {each.local.name for each in found[start + 1 : end]}.isdisjoint(words(value.text)):
+            continue
+        joined = Assign(copy.local, value.text, value.reads)
+        joined.declares = copy.declares
+        found[end] = joined
+        found.remove(value)
+    return found
 
 
 def _take_apart(body: _Body, assign: Assign, later: set[str], extrema: Collection[str]) -> None:
@@ -288,9 +306,10 @@ def _term(assign: Assign) -> _Term | None:
         term, first = text.removeprefix(f"{name} + "), True
     if term == text or not _balanced(term):
         return None
-    # Additions go from left to right: what stands in front of the last one may be a sum, what stands behind not.
+    # Additions go from left to right: what stands in front of the last one may be a sum, what stands behind may not.
+    looser = "?:<>=!&|^" + "+-" * first
     outer = _outside(_HEX_FLOAT.sub("1", term))
-    return None if re.search(r"[+-]|[?:<>=!&|^]" if first else r"[?:<>=!&|^]", outer) else _Term(assign.local, term, first)
+    return _Term(assign.local, term, first) if set(looser).isdisjoint(outer) else None
 
 
 def _balanced(text: str) -> bool:
