@@ -164,14 +164,13 @@ def test_sums_keep_their_order(kind: str, dtype: str) -> None:
     np.testing.assert_array_equal(run(s, x), wanted)
 
 
-@pytest.mark.parametrize("test", [Op.SLessThan, Op.ULessThan])
-def test_ends_that_are_not_known_before(test: Op) -> None:
+def test_ends_that_are_not_known_before() -> None:
     x = numbers()
     s = Loops(constants=2)
-    s.store(s.total(s.given(0), s.given(1), test=test))
-    s.store(s.total(s.given(0), s.given(1), test=test, step=5))
-    s.store(s.total(s.given(0), s.constant("i32", 100), test=test))
-    s.store(s.total(s.constant("i32", 3), s.given(1), test=test))
+    s.store(s.total(s.given(0), s.given(1)))
+    s.store(s.total(s.given(0), s.given(1), test=Op.ULessThan, step=5))
+    s.store(s.total(s.given(0), s.constant("i32", 100)))
+    s.store(s.total(s.constant("i32", 3), s.given(1), test=Op.ULessThan))
     program = s.program(CPU)
     assert strips(program) == 4
     device = open_device("opencl")
@@ -246,7 +245,7 @@ def test_extrema_are_the_same_in_any_order(kind: str, dtype: str, monkeypatch: p
     quiet = int(np.array(np.nan, dtype).view(f"u{x.itemsize}")) + 77
     firsts = [s.number(0.0), s.number(-0.0), s.number(np.inf), s.number(-np.inf), s.bits(kind, quiet)]
     values = [np.array(v, dtype) for v in (0.0, -0.0, np.inf, -np.inf, np.nan)]
-    for index, (name, swapped) in enumerate(product(("NMax", "NMin", "FMax", "FMin"), (False, True))):
+    for index, (name, swapped) in enumerate(product(("NMax", "FMin"), (False, True))):
         for number in (index % 5, (index + 2) % 5):
             end = (16, 21, 37)[len(wanted) % 3]
 
@@ -316,13 +315,13 @@ Plan = list[tuple[int, np.ndarray]]
 """Operations of a random loop, with the numbers of the values that they are of."""
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_loops(seed: int) -> None:
     """Bodies of random operations on what is read and what is carried, in numpy and on both texts."""
     rng = np.random.default_rng(seed)
     x = (rng.integers(-8, 9, (ROWS, WIDTH)) / np.float32(7)).astype("f4")
     s, wanted = Loops(), list[np.ndarray]()
-    for _ in range(8):
+    for _ in range(6):
         passes, carried = int(rng.integers(16, 60)), int(rng.integers(1, 4))
         free, mixed = (int(n) for n in rng.integers((4, 2), (9, 5)))
         # Of what is read and of what came of that; then of anything.
@@ -475,7 +474,7 @@ def early_end(s: Loops) -> None:
     s.do(Op.BranchConditional, going, inside, merge)
     s.label(inside)
     term = s.term(i)
-    large = s.op(Op.FOrdGreaterThan, "bool", term, s.number(1e6))
+    large = s.op(Op.FOrdGreaterThan, "bool", term, s.number(600))
     s.do(Op.BranchConditional, large, merge, rest)
     s.label(rest)
     s.body += instruction(Op.FAdd, s.type("f32"), summed, term, sum_)
@@ -490,7 +489,7 @@ def early_end(s: Loops) -> None:
 
 def until_large(x: np.ndarray) -> np.ndarray:
     rows = terms(x)
-    ends = [int(np.argmax(row > 1e6)) if (row > 1e6).any() else WIDTH for row in rows]
+    ends = [int(np.argmax(row > 600)) if (row > 600).any() else WIDTH for row in rows]
     return np.array([in_order(row[None, :end])[0] for row, end in zip(rows, ends, strict=True)])
 
 
@@ -502,10 +501,13 @@ def accumulated(x: np.ndarray) -> np.ndarray:
     return total
 
 
-UNCHANGED: dict[Callable[[Loops], None], Callable[[np.ndarray], np.ndarray]] = {
+Emit = Callable[[Loops], None]
+ALONE: dict[Emit, Callable[[np.ndarray], np.ndarray]] = {
     prefix_sums: accumulated,
     volatile: lambda x: in_order(x * terms(x)),
     atomic: lambda x: in_order(terms(x)),
+}
+TOGETHER: dict[Emit, Callable[[np.ndarray], np.ndarray]] = {
     cheap: lambda x: in_order(x * x),
     short: lambda x: in_order(terms(x[:, :15])),
     downward: lambda x: in_order(terms(x[:, ::-1])),
@@ -515,17 +517,18 @@ UNCHANGED: dict[Callable[[Loops], None], Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("emit", UNCHANGED, ids=lambda emit: emit.__name__)
-def test_loops_that_stay_as_they_are(emit: Callable[[Loops], None]) -> None:
-    x = numbers()
-    if emit in (prefix_sums, integers):
-        x = np.abs(x).clip(2, 9)
+@pytest.mark.parametrize("emit", [*ALONE, None], ids=lambda emit: getattr(emit, "__name__", "others"))
+def test_loops_that_stay_as_they_are(emit: Emit | None) -> None:
+    """What one of those in ALONE does may concern the whole kernel."""
+    loops = TOGETHER if emit is None else {emit: ALONE[emit]}
+    x = np.abs(numbers()).clip(2, 9)
     s = Loops()
-    emit(s)
+    for each in loops:
+        each(s)
     program = s.program(CPU)
     assert strips(program) == 0
-    found = run_program(open_device("opencl"), program, [x, np.zeros(ROWS, "f4")])[1]
-    np.testing.assert_array_equal(found, UNCHANGED[emit](x))
+    found = run_program(open_device("opencl"), program, [x, np.zeros((len(loops), ROWS), "f4")])[1]
+    np.testing.assert_array_equal(found, [wanted(x) for wanted in loops.values()])
 
 
 def test_checked_kernels_report_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
