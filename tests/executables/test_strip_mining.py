@@ -295,7 +295,7 @@ def test_several_values_are_carried() -> None:
     def long(i: int, a: int, b: int) -> list[int]:
         term = s.term(i)
         product = s.mul(s.add(a, term), s.mul(s.add(a, s.number(0.375)), s.add(term, s.number(0.0625))))
-        return [term, s.mul(s.add(product, s.mul(term, a)), s.number(0.015625))]
+        return [term, s.mul(s.add(product, s.add(s.mul(term, a), b)), s.number(0.015625))]
 
     kinds = ["f32"] * 4 + ["i32"]
     first, end = s.constant("i32", 4), s.constant("i32", 93)
@@ -314,7 +314,7 @@ def test_several_values_are_carried() -> None:
         best = np.maximum(term * term, best)
         c, d = d, term + c
         product = (e + term) * ((e + np.float32(0.375)) * (term + np.float32(0.0625)))
-        e, f = term, (product + term * e) * np.float32(0.015625)
+        e, f = term, (product + (term * e + f)) * np.float32(0.015625)
     wanted = [a, b, term, best, np.full(ROWS, 9 + sum(range(4, 93)), "f4"), c, d, e, f]
     np.testing.assert_array_equal(run(s, x), wanted)
 
