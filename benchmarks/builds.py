@@ -133,6 +133,13 @@ def measure(folder: Path) -> dict[str, dict[str, float]]:
     return report
 
 
+def show(report: dict[str, dict[str, float]]) -> None:
+    """Print a table of what was measured."""
+    for what, figures in report.items():
+        numbers = "  ".join(f"{key} {value:.3f}" for key, value in figures.items() if key != "device")
+        print(f"{what:26} {numbers}")
+
+
 def main() -> None:
     """Measure all and print a table; with --json, write it too."""
     parser = argparse.ArgumentParser(
@@ -147,9 +154,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         report = measure(Path(name))
-    for what, figures in report.items():
-        numbers = "  ".join(f"{key} {value:.3f}" for key, value in figures.items() if key != "device")
-        print(f"{what:26} {numbers}")
+    show(report)
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 

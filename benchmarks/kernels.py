@@ -7,7 +7,8 @@ call count, and every contestant's result is compared with numpy's. "halgpu kern
 "halgpu call" begins and ends with numpy arrays. By hand means PyOpenCL alone: "plain" is a work-item a result
 (softmax: a row), "tiled" has tiles of 16 x 16 in workgroup memory. Stock programs are timed by iree-benchmark-module,
 on one core (local-sync), on all (local-task) and, where Mesa's lavapipe is installed, on its Vulkan device.
-The last part is how long a program of 30 kernels takes to load and run once, with empty caches and with full ones.
+The last part is how long a program of 30 kernels takes to load and run once, with empty caches and with full ones, as
+builds.py measures it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import builds
 import numpy as np
 
 import halgpu
@@ -399,57 +401,6 @@ def raced(program: Program, rounds: int) -> dict[str, dict[str, float]]:
     return race.report()
 
 
-# Building -----------------------------------------------------------------------------------------------
-
-MANY = 30
-LOAD = """
-import sys, time
-started = time.perf_counter()
-import numpy, halgpu
-imported = time.perf_counter()
-module = halgpu.load(sys.argv[1], device="opencl")
-module.device
-loaded = time.perf_counter()
-numpy.asarray(module.main(numpy.ones((64, 64), "f4")))
-print(imported - started, loaded - imported, time.perf_counter() - loaded)
-"""
-
-
-def many_kernels() -> str:
-    """A program of as many kernels, no two the same."""
-    body = ""
-    for index in range(MANY):
-        body += (
-            f"  %c{index} = arith.constant dense<{index}.5> : tensor<64x64xf32>\n"
-            f"  %s{index} = arith.addf %v{index}, %c{index} : tensor<64x64xf32>\n"
-            f"  %v{index + 1} = util.optimization_barrier %s{index} : tensor<64x64xf32>\n"
-        )
-    return (
-        f"func.func @main(%v0: tensor<64x64xf32>) -> tensor<64x64xf32> {{\n{body}"
-        f"  return %v{MANY} : tensor<64x64xf32>\n}}\n"
-    )
-
-
-def building() -> dict[str, float]:
-    """Seconds to load a program of many kernels in a new process, and to run each once: caches empty, then full."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        source, path = folder / "many.mlir", folder / "many.vmfb"
-        source.write_text(many_kernels())
-        subprocess.run(
-            [str(TOOLS / "iree-compile"), *INLINE, str(source), "-o", str(path)], check=True
-        )  # fmt: skip
-        caches = {"POCL_CACHE_DIR": name, "XDG_CACHE_HOME": name, "HALGPU_CACHE_DIR": f"{name}/halgpu"}
-        found = {}
-        for what in ("cold", "warm"):
-            printed = subprocess.run(
-                [sys.executable, "-c", LOAD, str(path)], check=True, capture_output=True, text=True,
-                env={**os.environ, **caches},
-            ).stdout  # fmt: skip
-            _, found[f"{what} load"], found[f"{what} first call"] = map(float, printed.split())
-        return found
-
-
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
@@ -476,8 +427,10 @@ def main() -> None:
         for who, figures in report[name].items():
             print(f"  {who:24} " + "  ".join(f"{key} {value:.4g}" for key, value in figures.items()))
     if not options.programs:
-        report["building"] = building()
-        print(f"{MANY} kernels, seconds: {report['building']}")
+        with tempfile.TemporaryDirectory() as folder:
+            report["building"] = builds.measure(Path(folder))
+        print(f"{builds.KERNELS} kernels, seconds")
+        builds.show(report["building"])
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 

@@ -22,7 +22,7 @@ from . import spirv_types as ty
 from .expressions import ATOM, BuiltInVector, Expr, Parts, Pointer, Value
 from .kernel import Kernel
 from .module import Function, Instruction, Variable
-from .opcodes import Op, op_name
+from .opcodes import INSTRUCTIONS, Op, op_name
 from .tree import Assign, If, Label, Local, Loop, Scope, Statement, Switch, negate
 
 MAXIMUM_TEXT: Final = 72
@@ -516,7 +516,8 @@ def _count_uses(function: Function) -> Counter[int]:
         for phi in block.phis:
             uses.update(phi.operands[::2])
         for instruction in block.body:
-            uses.update(instruction.operands)
+            # Literals among the operands may look like ids.
+            uses.update(INSTRUCTIONS[instruction.op].ids_of(instruction.operands))
         uses.update(block.terminator.operands[:1])
     return uses
 

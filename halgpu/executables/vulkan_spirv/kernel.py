@@ -18,6 +18,7 @@ from . import (
     lost_barriers,
     own_elements,
     ranges,
+    strip_mining,
     usage,
     workitems,
 )
@@ -84,6 +85,8 @@ class Kernel:
         """Declarations of workgroup memory -> the types that they declare."""
         self.scope = Scope(None)
         self.measures = False
+        self.volatile = False
+        """It reads memory that has to be read as often, and in the order, as the module says."""
         self.apart = ""
         """The name of the second text for bindings that are apart (KernelLayout.apart)."""
         self.recorder = checked.Recorder(self) if source.checked else None
@@ -481,6 +484,12 @@ class Kernel:
         views = (name for binding in self.bindings for name in binding.views.values())
         return workitems.WorkGroup(self.workgroup_size, ids, derived, frozenset(views))
 
+    def _strip_mine(self) -> None:
+        """Take loops that add up floats in order several passes at a time."""
+        if not self.usage.synchronizes and not self.volatile:
+            extrema = self.source.helpers("max", "min")
+            strip_mining.rewrite(self.scope, self.names.reserve, extrema)
+
     def text(self) -> str:
         """The kernel as C, once its statements were emitted."""
         for loop in self.loops:
@@ -492,6 +501,8 @@ class Kernel:
             self._split_vectors()
             self._loop_over_work_items()
         declare(self.locals)
+        if self.source.cpu:
+            self._strip_mine()
         if self._gains_apart():
             self.apart = self.source.names.unique(f"{self.entry.name}_apart", "kernel")
         size = ", ".join(map(str, self.launched_size))

@@ -127,6 +127,7 @@ def load(e: Emitter, instruction: Instruction, type_: ty.Type) -> Expr | None:
     if pointer.volatile or (len(instruction.operands) > 1 and instruction.operands[1] & _VOLATILE):
         e.define(instruction, expr, now=True)
         e.kernel.touch_memory()
+        e.kernel.volatile = True
         return None
     return expr
 

@@ -14,6 +14,7 @@ Operands of an instruction are spelled with one letter a word:
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -285,6 +286,12 @@ class OpInfo:
     """Positions among the first ``minimum`` operands that are ids."""
     more_ids: bool
     """Whether all operands beyond ``minimum`` are ids."""
+
+    def ids_of(self, operands: tuple[int, ...]) -> Iterator[int]:
+        """The operands that are ids wherever the instruction stands."""
+        yield from (operands[position] for position in self.ids)
+        if self.more_ids:
+            yield from operands[self.minimum :]
 
 
 def _info(op: Op) -> OpInfo:

@@ -118,13 +118,9 @@ class _Parser:
             )
         operands = words[head:]
         bound = self.module.bound
-        for position in info.ids:
-            if not 0 < operands[position] < bound:
-                self.bad_id(opcode, at, operands[position])
-        if info.more_ids:
-            for word in operands[info.minimum :]:
-                if not 0 < word < bound:
-                    self.bad_id(opcode, at, word)
+        for word in info.ids_of(operands):
+            if not 0 < word < bound:
+                self.bad_id(opcode, at, word)
         type_ = words[0] if info.has_type else 0
         result = words[head - 1] if info.has_result else 0
         if info.has_result:

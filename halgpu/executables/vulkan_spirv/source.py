@@ -127,6 +127,10 @@ class Source:
             self._lines.append(text.replace("NAME", known))
         return known
 
+    def helpers(self, *names: str) -> frozenset[str]:
+        """The names of the functions that were defined for some purposes, of any type."""
+        return frozenset(known for key, known in self._helpers.items() if key[0] in names)
+
     def table(self, constant: ty.Constant, text: str, name: str, declared: ty.Type | None = None) -> str:
         """Put an array constant into program scope once, as of type ``declared`` if given; returns its name."""
         known = self._tables.get(id(constant))

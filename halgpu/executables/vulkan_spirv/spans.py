@@ -159,8 +159,6 @@ class _Spans:
 def _ids(instruction: Instruction) -> Iterator[int]:
     """The operands that are ids, and the stride of a matrix in memory."""
     info, operands = INSTRUCTIONS[instruction.op], instruction.operands
-    yield from (operands[position] for position in info.ids)
-    if info.more_ids:
-        yield from operands[info.minimum :]
-    elif instruction.op in _MATRICES:
+    yield from info.ids_of(operands)
+    if instruction.op in _MATRICES:
         yield from operands[info.minimum : info.minimum + 1]
