@@ -116,13 +116,16 @@ class HalLoader(NativeModule):
                 f"kernel '{kernel.layout.name}': expected at most {MAXIMUM_BINDINGS} bindings, "
                 f"found {len(bindings)}"
             )
-        try:
-            bound = [(buffer.source.hal_buffer, offset, length) for buffer, offset, length in bindings]
-        except AttributeError:  # one is no storage, which alone has a HAL buffer, or null
-            bound = None
-        if bound is not None:
+        bound: list[Any] = []
+        for buffer, offset, length in bindings:
+            source = getattr(buffer, "source", None)
+            if type(source) is not Storage:
+                break
+            bound.append((source, offset, length))
+        else:
             kernel.dispatch_words((x, y, z), constants, bound, remember=True)
-        elif isinstance(kernel, MappedKernel):
+            return
+        if isinstance(kernel, MappedKernel):
             bound = [self._host_binding(kernel, *binding) for binding in enumerate(bindings)]
             kernel.dispatch_words((x, y, z), constants, bound)
         else:
@@ -135,7 +138,7 @@ class HalLoader(NativeModule):
         buffer, offset, length = binding
         may_write = _check_binding(kernel, index, buffer, offset, length)
         if type(buffer.source) is Storage:
-            return buffer.source.live(), offset, length
+            return buffer.source, offset, length
         if may_write:
             return buffer.write_view(), offset, length
         return self._rodata_view(kernel, buffer), offset, length
@@ -172,7 +175,7 @@ class HalLoader(NativeModule):
         """The HAL buffer with the bytes of ``buffer``, offsets the same: its own, or a copy."""
         source = buffer.source
         if type(source) is Storage:
-            return source.live()
+            return source
         kept = self._rodata if _is_rodata(buffer) else copies
         found = kept.get(buffer)
         if found is None:
