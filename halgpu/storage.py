@@ -95,7 +95,7 @@ def wrap(buffer: HalBuffer) -> Buffer:
     storage = Storage(buffer)
     access = _READ_WRITE if rights & HOST_WRITE else _READ_ONLY
     try:
-        return Buffer.initialize(access, storage, storage)
+        return Buffer.over(access, storage, storage, storage)
     except BaseException:
         storage.free(storage)
         raise

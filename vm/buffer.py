@@ -148,13 +148,18 @@ class Buffer:
         ``allocator.free(handle)`` is called once when the buffer ends; ``handle`` defaults to ``data``.
         Raises InvalidArgument for COALLOCATED in ``access`` or for MUTABLE over read-only memory.
         """
-        flags = access if type(access) is int and not access & _COALLOCATED else _outside(access)
+        flags = _outside(access)
         handle = data if handle is None else handle
         kind: object = type(data)
         if _has_host_bytes(kind):
             source: Any = data
-            return cls._make(flags, None, source, allocator.free, handle)
+            return cls.over(flags, source, allocator, handle)
         return cls._make(flags, _flat(data, writable=bool(flags & _MUTABLE)), None, allocator.free, handle)
+
+    @classmethod
+    def over(cls, access: int, source: HostBytes, allocator: Allocator, handle: Any) -> Self:
+        """What :meth:`initialize` does, for callers who know that the arguments are right: nothing is checked."""
+        return cls._make(access, None, source, allocator.free, handle)
 
     @classmethod
     def module_storage(cls, data: memoryview, module: object) -> Self:

@@ -97,15 +97,15 @@ class HalInline(NativeModule):
         self, view: Ref, message: Ref, element_type: int, encoding: int, shape: tuple[int, ...]
     ) -> None:
         """Raise InvalidArgument unless a view has the encoding, element type and shape expected."""
-        view = buffer_view(view)
         if (
-            view.shape == shape
+            type(view) is BufferView
+            and view.shape == shape
             and view.element_type.code == element_type & 0xFFFFFFFF
             and view.encoding == encoding
             and type(message) is VmBuffer
         ):
             return
-        _check_view(view, text(message), elements.of_code(element_type), encoding, shape)
+        _check_view(buffer_view(view), text(message), elements.of_code(element_type), encoding, shape)
 
     @export("buffer_view.buffer", "0r_r")
     def buffer_view_buffer(self, view: Ref) -> HalBuffer:
