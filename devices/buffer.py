@@ -100,8 +100,8 @@ class Buffer:
     """
 
     __slots__ = (
-        "__weakref__", "access", "byte_length", "device", "dispatch_token", "memory_type", "offset", "rights",
-        "root", "usage",
+        "__weakref__", "access", "byte_length", "device", "dispatch_token", "kept", "memory_type", "offset",
+        "rights", "root", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -119,6 +119,8 @@ class Buffer:
         self.rights = rights
         self.dispatch_token = 0
         """Stands for this buffer in what dispatches remember (dispatch.py); 0 until one does."""
+        self.kept: Any = None
+        """What a program made of this buffer and will want again; dropped when the buffer is released."""
 
     def __repr__(self) -> str:
         state = "released" if self.root is None else self.root.state.value
@@ -137,6 +139,7 @@ class Buffer:
         The allocation is freed unless subspans, mappings or views of the same allocation still hold it.
         """
         root, self.root = self.root, None
+        self.kept = None
         if root is not None:
             allocator = root.allocator
             root.counters.known.clear()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HostFunction = Callable[[tuple[int, int, int], Any, list[memoryview]], None]
 
 
-class HostBytes:
+class HostOnly:
     """Bytes that only the host has, with what a dispatch looks at in a buffer and its allocation."""
 
     __slots__ = ("byte_length", "device", "rights", "view")
@@ -37,7 +37,7 @@ class HostBytes:
         self.rights = KERNEL_READ if view.readonly else KERNEL_READ | KERNEL_WRITE
 
     @property
-    def root(self) -> HostBytes:
+    def root(self) -> HostOnly:
         """Itself: it has all of an allocation that matters here."""
         return self
 
@@ -46,10 +46,15 @@ class HostBytes:
         return self.view
 
 
+def _is_view(binding: Any) -> bool:
+    return type(binding) is tuple and len(binding) == 3 and type(binding[0]) is memoryview
+
+
 class MappedKernel(Kernel):
     """A kernel whose launch is given host bytes, and is done when it returns. The device does no other work meanwhile.
 
-    A binding may also be ``(memoryview, offset, length)``: bytes that only the host has. Bindings may overlap.
+    A binding may also be ``(memoryview, offset, length)`` or ``(HostOnly, offset, length)``: bytes that only the host
+    has. Bindings may overlap.
 
     ``knows_writes`` false: nothing tells which of the ``"readwrite"`` bindings the kernel writes. Then it also takes
     bytes that may only be read, as a read-only view, and must leave them alone. That is what IREE does for its CPU
@@ -95,8 +100,6 @@ class MappedKernel(Kernel):
                 device.require_usable()
             try:
                 for (buffer, offset, length), (rights, minimum) in zip(bindings, self._checks):  # noqa: B905
-                    if type(buffer) is memoryview:
-                        buffer = HostBytes(buffer, device)
                     root = buffer.root
                     if (
                         root.device is not device
@@ -114,7 +117,14 @@ class MappedKernel(Kernel):
             except (AttributeError, TypeError, ValueError):
                 pass  # found out in words below
             if len(offsets) != len(self._checks):
-                raise self._bad(len(offsets), bindings[len(offsets)])
+                given = bindings[len(offsets)]
+                if not _is_view(given):
+                    raise self._bad(len(offsets), given)
+                wrapped = [
+                    (HostOnly(item[0], device), *item[1:]) if _is_view(item) else item for item in bindings
+                ]
+                self._start(counts, values, wrapped)
+                return
             if starts % self._alignment:  # one of them perhaps; all are powers of two
                 dispatch.check_alignment(self, offsets)
             if 0 in counts:
@@ -131,13 +141,13 @@ class MappedKernel(Kernel):
             counters.dispatches += 1
 
     def _bad(self, index: int, binding: Any) -> Error:
-        if type(binding) is not tuple or len(binding) != 3 or type(binding[0]) is not memoryview:
+        if type(binding) is not tuple or len(binding) != 3 or type(binding[0]) is not HostOnly:
             return dispatch.bad_binding(self, index, binding)
-        (view, offset, length), (_, minimum) = binding, self._checks[index]
+        (given, offset, length), (_, minimum) = binding, self._checks[index]
         what = f"kernel {self.layout.name!r}: binding {index}"
-        if offset < 0 or length < 0 or offset + length > view.nbytes:
+        if offset < 0 or length < 0 or offset + length > given.byte_length:
             return OutOfRange(
-                f"{what}: {length} bytes at offset {offset} do not fit {view.nbytes} host bytes"
+                f"{what}: {length} bytes at offset {offset} do not fit {given.byte_length} host bytes"
             )
         if length < minimum:
             return OutOfRange(f"{what} has {length} bytes; the kernel needs {minimum}")
@@ -146,7 +156,7 @@ class MappedKernel(Kernel):
     def _map(self, roots: Sequence[Any], bindings: Sequence[Any]) -> list[Any]:
         """The bytes on the host of bindings of which some are only read."""
         writable = [
-            writes and (not buffer.readonly if type(buffer) is memoryview else buffer.rights & KERNEL_WRITE)
+            writes and buffer.rights & KERNEL_WRITE
             for (buffer, _, _), writes in zip(bindings, self._writes, strict=True)
         ]
         for root, write in zip(roots, writable, strict=True):

@@ -35,6 +35,8 @@ class HalInline(NativeModule):
         self.device = device
         self.native = native
         self._allocate = device.allocator.allocate
+        self._key = object()
+        """Tells this context's storage from that of others, which other threads may be in."""
 
     # -- buffers ---------------------------------------------------------------------------------------
 
@@ -62,8 +64,17 @@ class HalInline(NativeModule):
 
     @export("buffer.storage", "0r_r")
     def buffer_storage(self, buffer: Ref) -> VmBuffer:
-        """A VM buffer over a HAL buffer's bytes; a new one at each call."""
-        return storage.wrap(hal_buffer(buffer))
+        """A VM buffer over a HAL buffer's bytes.
+
+        The same one as long as that lives: programs ask in every call for the storage of what they are given.
+        """
+        kept = hal_buffer(buffer).kept
+        if kept is not None and kept[0] is self._key and not kept[1].released:
+            found: VmBuffer = kept[1]
+            return found
+        made = storage.wrap(buffer)
+        buffer.kept = self._key, made
+        return made
 
     @export("buffer.subspan", "0rII_r")
     def buffer_subspan(self, buffer: Ref, offset: int, length: int) -> HalBuffer:

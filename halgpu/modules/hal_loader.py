@@ -13,7 +13,7 @@ import numpy as np
 
 from halgpu import errors
 from halgpu.devices.buffer import Buffer as HalBuffer
-from halgpu.devices.host_kernels import MappedKernel
+from halgpu.devices.host_kernels import HostOnly, MappedKernel
 from halgpu.devices.hostmemory import aligned_bytes
 from halgpu.executables import registry
 from halgpu.executables.base import Builds, Executable
@@ -134,9 +134,8 @@ class HalLoader(NativeModule):
         may_write = _check_binding(kernel, index, buffer, offset, length)
         if type(buffer.source) is Storage:
             return buffer.source, offset, length
-        if may_write:
-            return buffer.write_view(), offset, length
-        return self._rodata_view(kernel, buffer), offset, length
+        view = buffer.write_view() if may_write else self._rodata_view(kernel, buffer)
+        return HostOnly(view, self.device), offset, length
 
     def _rodata_view(self, kernel: MappedKernel, buffer: VmBuffer) -> memoryview:
         """The bytes of a VM buffer for reading; those of rodata at an address that suits the kernel."""
