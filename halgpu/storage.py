@@ -26,16 +26,18 @@ _READ_WRITE = int(BufferAccess.ORIGIN_HOST | BufferAccess.MUTABLE)
 class Storage(HalBuffer, Allocator):
     """A share of a HAL buffer that is the bytes and the allocator of one VM buffer. Made by :func:`wrap`.
 
-    It is released when the VM buffer has ended.
+    It is released when the VM buffer has ended. ``hal_buffer`` is itself until then, and None afterwards: nothing else
+    that a VM buffer can be initialized over has an attribute of that name, which is the quickest test (hal_loader.py).
     """
 
-    __slots__ = ()
+    __slots__ = ("hal_buffer",)
 
     def __init__(self, buffer: HalBuffer) -> None:
         HalBuffer.__init__(
             self, buffer.root or buffer.live(), buffer.offset, buffer.byte_length, buffer.access, buffer.usage,
             buffer.memory_type, buffer.rights,
         )  # fmt: skip
+        self.hal_buffer: HalBuffer | None = self
 
     # -- bytes: HostBytes, with what a HAL buffer has already ------------------------------------------
 
@@ -67,6 +69,7 @@ class Storage(HalBuffer, Allocator):
             raise errors.FailedPrecondition("a storage wrapper frees nothing but itself")
         if self.root is None:
             raise errors.FailedPrecondition(f"a storage wrapper of {self.byte_length} bytes was freed")
+        self.hal_buffer = None
         self.release()
 
     def allocate_aligned(self, byte_length: int, alignment: int) -> NoReturn:

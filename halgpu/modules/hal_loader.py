@@ -6,7 +6,6 @@ Functions, calling conventions and checks are those of IREE's runtime/src/iree/m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -117,8 +116,11 @@ class HalLoader(NativeModule):
                 f"kernel '{kernel.layout.name}': expected at most {MAXIMUM_BINDINGS} bindings, "
                 f"found {len(bindings)}"
             )
-        bound = _storage(bindings)
-        if len(bound) == len(bindings):
+        try:
+            bound = [(buffer.source.hal_buffer, offset, length) for buffer, offset, length in bindings]
+        except AttributeError:  # one is no storage, which alone has a HAL buffer, or null
+            bound = None
+        if bound is not None:
             kernel.dispatch_words((x, y, z), constants, bound, remember=True)
         elif isinstance(kernel, MappedKernel):
             bound = [self._host_binding(kernel, *binding) for binding in enumerate(bindings)]
@@ -177,20 +179,6 @@ class HalLoader(NativeModule):
             found = kept[buffer] = self.device.allocator.allocate(buffer.byte_length)
             found.write(discard=True)[:] = buffer.read_view()
         return found
-
-
-def _storage(bindings: Sequence[tuple[Ref, int, int]]) -> list[Any]:
-    """The bindings with their HAL buffers, up to the first that is no storage of one."""
-    bound = []
-    try:
-        for buffer, offset, length in bindings:
-            source = buffer.source
-            if type(source) is not Storage:
-                break
-            bound.append((source, offset, length))
-    except AttributeError:  # null, or not even a buffer
-        pass
-    return bound
 
 
 def _aligned(view: memoryview, alignment: int) -> memoryview:
