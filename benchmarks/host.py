@@ -2,12 +2,20 @@
 
     python benchmarks/host.py [--json FILE] [--rounds N]
 
-Needs halgpu[test]. Programs of llvm-cpu (compiled for this machine's processor) are called with buffers that are on the
-device already, through halgpu on one thread, halgpu on all threads, and ``iree-benchmark-module``, which runs inline
-programs on one thread. Rounds alternate, so that what else the machine does meets all of them. Figures are microseconds
-of a call, each the mean of a fifth of a round: `time`, the median of these by the clock, and `cpu`, the least of these
-in processor time of all threads, which says more on a machine that others use. `calls` is the program whose kernel does
-nothing worth mentioning: what a call costs by itself.
+Needs halgpu[test]. Programs of llvm-cpu (compiled for this machine's processor) are called through halgpu and through
+``iree-benchmark-module``, which runs inline programs on one thread, on the same random numbers:
+
+    one thread    halgpu with one thread, inputs on the device already, results left there, as IREE's tool does it
+    all threads   the same with all threads
+    numpy         with one thread, from numpy arrays to a numpy array: copies of all inputs and of the result besides
+    iree          iree-benchmark-module
+
+Rounds alternate, so that what else the machine does meets all of them, and each is a process of its own, since where a
+process's memory happens to lie makes several per cent. Figures are microseconds of a call, each the mean of a fifth of
+a round: `time`, the median of these by the clock, and `cpu`, the least of these in processor time of all threads, which
+says more on a machine that others use. `calls` is the program whose kernel does nothing worth mentioning: what a call
+costs by itself, as long as it is called again and again. After a kernel that has filled the caches with its data it is
+more, for all that Python touches has to come from memory.
 """
 
 from __future__ import annotations
@@ -28,7 +36,7 @@ import numpy as np
 
 import halgpu
 
-ROUNDS = 5
+ROUNDS = 7
 SECONDS = 0.3
 """Of each way in a round."""
 PARTS = 5
@@ -95,31 +103,53 @@ Figures = list[tuple[float, float]]
 """Microseconds of a call, by the clock and of processor time, of each fifth of a round."""
 
 
-def through_halgpu(path: Path, shapes: tuple[tuple[int, ...], ...], threads: int) -> Callable[[], Figures]:
-    """What runs a round."""
-    os.environ["HALGPU_THREADS"] = str(threads)  # is read when a program is loaded
+WAYS: dict[str, dict[str, Any]] = {
+    "one thread": {"threads": 1, "numpy": False},
+    "all threads": {"threads": os.cpu_count() or 1, "numpy": False},
+    "numpy": {"threads": 1, "numpy": True},
+}
+
+
+def through_halgpu(path: Path, inputs: list[Path], threads: int, numpy: bool) -> Callable[[], Figures]:
+    """What runs a round, in a process of its own."""
+    given = [*map(str, (path, *inputs)), *(["--numpy"] if numpy else [])]
+    environment = {**os.environ, "HALGPU_THREADS": str(threads)}
+
+    def round_() -> Figures:
+        command = [sys.executable, __file__, "--worker", *given]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        return [(wall, cpu) for wall, cpu in json.loads(done.stdout)]
+
+    return round_
+
+
+def work(path: str, files: list[str], numpy: bool) -> Figures:
+    """A round, in this process."""
     module = halgpu.load(path, "host")
-    generator = np.random.default_rng(0)
-    arrays = [generator.normal(size=shape).astype(np.float32) for shape in shapes]
-    inputs = [halgpu.BufferView.from_array(array, module.device) for array in arrays]
+    arrays = [np.load(file) for file in files]
+    inputs = arrays if numpy else [halgpu.BufferView.from_array(array, module.device) for array in arrays]
     function = module["main"]
+
+    def call() -> Any:
+        return np.asarray(function(*inputs)) if numpy else function(*inputs)
 
     def part() -> tuple[float, float]:
         calls, start, cpu = 0, time.perf_counter(), time.process_time()
         while time.perf_counter() < start + SECONDS / PARTS:
-            function(*inputs)
+            call()
             calls += 1
         return (time.perf_counter() - start) * 1e6 / calls, (time.process_time() - cpu) * 1e6 / calls
 
-    return lambda: [part() for _ in range(PARTS)]
+    call()
+    return [part() for _ in range(PARTS)]
 
 
-def through_iree(path: Path, shapes: tuple[tuple[int, ...], ...]) -> Callable[[], Figures]:
+def through_iree(path: Path, inputs: list[Path]) -> Callable[[], Figures]:
     """The same of iree-benchmark-module."""
     command = [
         tool("iree-benchmark-module"), f"--module={path}", "--function=main", "--device=local-sync",
         f"--benchmark_min_time={SECONDS / PARTS}s", f"--benchmark_repetitions={PARTS}", "--benchmark_format=json",
-        *(f"--input={'x'.join(map(str, shape))}xf32=1.5" for shape in shapes),
+        *(f"--input=@{file}" for file in inputs),
     ]  # fmt: skip
     units = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 
@@ -134,13 +164,19 @@ def through_iree(path: Path, shapes: tuple[tuple[int, ...], ...]) -> Callable[[]
     return round_
 
 
-def measure(path: Path, shapes: tuple[tuple[int, ...], ...], rounds: int) -> dict[str, dict[str, float]]:
+def saved(shapes: tuple[tuple[int, ...], ...], folder: Path) -> list[Path]:
+    """Files of random numbers."""
+    generator = np.random.default_rng(0)
+    paths = [folder / f"{index}.npy" for index in range(len(shapes))]
+    for path, shape in zip(paths, shapes, strict=True):
+        np.save(path, generator.normal(size=shape).astype(np.float32))
+    return paths
+
+
+def measure(path: Path, inputs: list[Path], rounds: int) -> dict[str, dict[str, float]]:
     """The figures of each way; those of halgpu with their ratios to IREE's."""
-    ways = {
-        "one thread": through_halgpu(path, shapes, 1),
-        "all threads": through_halgpu(path, shapes, os.cpu_count() or 1),
-        "iree": through_iree(path, shapes),
-    }
+    ways = {name: through_halgpu(path, inputs, **way) for name, way in WAYS.items()}
+    ways["iree"] = through_iree(path, inputs)
     parts: dict[str, Figures] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
@@ -149,7 +185,7 @@ def measure(path: Path, shapes: tuple[tuple[int, ...], ...], rounds: int) -> dic
         name: {"time": statistics.median(wall for wall, _ in values), "cpu": min(cpu for _, cpu in values)}
         for name, values in parts.items()
     }
-    for name in ("one thread", "all threads"):
+    for name in WAYS:
         for what in ("time", "cpu"):
             found[name][f"{what} / iree"] = found[name][what] / found["iree"][what]
     return found
@@ -161,7 +197,7 @@ def llvm_cpu(rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         for program, (source, shapes) in PROGRAMS.items():
             path = compiled(source, Path(name), program)
-            found = results[program] = measure(path, shapes, rounds)
+            found = results[program] = measure(path, saved(shapes, Path(name)), rounds)
             for way, figures in found.items():
                 shown = "  ".join(f"{what} {value:9.2f}" for what, value in figures.items())
                 print(f"{program:12} {way:12} {shown}")
@@ -172,7 +208,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--numpy", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(work(options.worker[0], options.worker[1:], options.numpy)))
+        return
     results = {"processors": os.cpu_count(), "llvm-cpu": llvm_cpu(options.rounds)}
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")

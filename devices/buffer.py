@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MAX_ALIGNMENT = 4096
 """Bytes: the largest alignment that an allocation promises to its host bytes (hostmemory.py)."""
+_ALIGNMENTS = frozenset(1 << bit for bit in range(MAX_ALIGNMENT.bit_length()))
 
 DEFAULT_USAGE = BufferUsage.TRANSFER | BufferUsage.DISPATCH_STORAGE | BufferUsage.MAPPING
 DEFAULT_TYPE = MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE
@@ -75,9 +76,9 @@ class Root(Residency):
     __slots__ = ("allocator", "byte_length", "device", "maps")
 
     def __init__(self, allocator: Allocator, memory: Memory, byte_length: int) -> None:
-        super().__init__(memory, allocator.device.counters)
+        self.device = device = allocator.device
+        Residency.__init__(self, memory, device.counters)
         self.allocator = allocator
-        self.device = allocator.device
         self.byte_length = byte_length
         self.maps = 0
         """Live mappings, nested ones counted."""
@@ -99,8 +100,8 @@ class Buffer:
     """
 
     __slots__ = (
-        "__weakref__", "access", "byte_length", "device", "dispatch_token", "memory_type", "offset", "rights",
-        "root", "usage",
+        "__weakref__", "access", "byte_length", "device", "dispatch_token", "kept", "memory_type", "offset",
+        "rights", "root", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -118,6 +119,8 @@ class Buffer:
         self.rights = rights
         self.dispatch_token = 0
         """Stands for this buffer in what dispatches remember (dispatch.py); 0 until one does."""
+        self.kept: Any = None
+        """What a program made of this buffer and will want again; dropped when the buffer is released."""
 
     def __repr__(self) -> str:
         state = "released" if self.root is None else self.root.state.value
@@ -136,6 +139,7 @@ class Buffer:
         The allocation is freed unless subspans, mappings or views of the same allocation still hold it.
         """
         root, self.root = self.root, None
+        self.kept = None
         if root is not None:
             allocator = root.allocator
             root.counters.known.clear()
@@ -143,7 +147,7 @@ class Buffer:
             allocator.after_release()
 
     def __enter__(self) -> Buffer:
-        self._live()
+        self.live()
         return self
 
     def __exit__(
@@ -151,7 +155,8 @@ class Buffer:
     ) -> None:
         self.release()
 
-    def _live(self) -> Root:
+    def live(self) -> Root:
+        """The allocation. Raises FailedPrecondition once the buffer was released."""
         root = self.root
         if root is None:
             raise FailedPrecondition(
@@ -162,14 +167,14 @@ class Buffer:
     @property
     def state(self) -> State:
         """Where the valid bytes of the whole allocation are."""
-        return self._live().state
+        return self.live().state
 
     def subspan(self, offset: int, length: int | None = None) -> Buffer:
         """Return the buffer of ``length`` bytes at ``offset`` in this one; it shares bytes and residency.
 
         ``length`` None means to the end. Raises OutOfRange where it does not fit.
         """
-        root = self._live()
+        root = self.live()
         offset, length = self._range(offset, length, "subspan")
         return Buffer(
             root, self.offset + offset, length, self.access, self.usage, self.memory_type, self.rights
@@ -178,13 +183,7 @@ class Buffer:
     def share(self) -> Buffer:
         """Return another buffer of the same bytes, with a life of its own."""
         return Buffer(
-            self._live(),
-            self.offset,
-            self.byte_length,
-            self.access,
-            self.usage,
-            self.memory_type,
-            self.rights,
+            self.live(), self.offset, self.byte_length, self.access, self.usage, self.memory_type, self.rights
         )
 
     def _range(self, offset: int, length: int | None, what: str) -> tuple[int, int]:
@@ -213,7 +212,7 @@ class Buffer:
         """
         root = self.root
         if root is None:
-            root = self._live()
+            root = self.live()
         if not self.rights & HOST_READ:
             raise denied(self, HOST_READ)
         view = root.view
@@ -230,7 +229,7 @@ class Buffer:
         """
         root = self.root
         if root is None:
-            root = self._live()
+            root = self.live()
         if not self.rights & HOST_WRITE:
             raise denied(self, HOST_WRITE)
         view = root.host(write=True, discard=discard and self.byte_length == root.byte_length)
@@ -244,7 +243,7 @@ class Buffer:
         Mappings may nest and overlap. Raises OutOfRange, PermissionDenied, or InvalidArgument for an access
         without READ and WRITE.
         """
-        root = self._live()
+        root = self.live()
         bits = int(access)
         if not bits & (_READ | _WRITE):
             raise InvalidArgument(f"a mapping needs READ or WRITE access, found {access!r}")
@@ -254,7 +253,7 @@ class Buffer:
 
     def update(self, data: Any, offset: int = 0) -> None:
         """Copy ``data`` (any C-contiguous bytes-like object) to byte ``offset``. Raises OutOfRange."""
-        root = self._live()
+        root = self.live()
         self.require(TARGET)
         source = flat(data)
         offset, length = self._range(offset, source.nbytes, "update")
@@ -270,7 +269,7 @@ class Buffer:
         ``offset`` and ``length`` (None: to the end) are bytes, and multiples of the pattern's size.
         Runs where the newest bytes are; on the device it is enqueued and not waited for.
         """
-        root = self._live()
+        root = self.live()
         self.require(TARGET)
         offset, length = self._range(offset, length, "fill")
         size = len(pattern)
@@ -289,7 +288,7 @@ class Buffer:
         Runs where the newest bytes are; on the device it is enqueued and not waited for. A source on another
         device is read through the host.
         """
-        root, other = self._live(), source._live()
+        root, other = self.live(), source.live()
         self.require(TARGET)
         source.require(SOURCE)
         self._range(offset, length, "copy target")
@@ -397,7 +396,14 @@ class Allocator:
         ``alignment`` is in bytes, a power of two up to 4096. Raises InvalidArgument for a negative size or a
         bad alignment, ResourceExhausted, with size and limit, for more than the device gives.
         """
-        byte_length = self.checked(byte_length, alignment)
+        device = self.device
+        if not (
+            type(byte_length) is int
+            and 0 <= byte_length <= device.capabilities.max_allocation
+            and alignment in _ALIGNMENTS
+            and device.unusable is None
+        ):
+            byte_length = self.checked(byte_length, alignment)
         root = self.root(byte_length, Root)
         if access is MemoryAccess.ALL and usage is DEFAULT_USAGE and memory_type is DEFAULT_TYPE:
             rights = ALL_RIGHTS

@@ -36,7 +36,7 @@ def lend(buffer: Buffer, stream: int = LEGACY) -> tuple[int, Lease]:
     Does not wait: the stream does. Raises FailedPrecondition for a released buffer and while a writable mapping's
     bytes are in use.
     """
-    root = buffer._live()
+    root = buffer.live()
     device = root.device
     assert isinstance(device, CudaDevice)
     device.require_usable()

@@ -22,10 +22,39 @@ if TYPE_CHECKING:
 HostFunction = Callable[[tuple[int, int, int], Any, list[memoryview]], None]
 
 
+class HostOnly:
+    """Bytes that only the host has, with what a dispatch looks at in a buffer and its allocation."""
+
+    __slots__ = ("byte_length", "device", "rights", "view")
+
+    offset = 0
+    dirty = True
+
+    def __init__(self, view: memoryview, device: Device) -> None:
+        self.view = view
+        self.device = device
+        self.byte_length = view.nbytes
+        self.rights = KERNEL_READ if view.readonly else KERNEL_READ | KERNEL_WRITE
+
+    @property
+    def root(self) -> HostOnly:
+        """Itself: it has all of an allocation that matters here."""
+        return self
+
+    def host(self, *, write: bool = False) -> memoryview:
+        """The bytes."""
+        return self.view
+
+
+def _is_view(binding: Any) -> bool:
+    return type(binding) is tuple and len(binding) == 3 and type(binding[0]) is memoryview
+
+
 class MappedKernel(Kernel):
     """A kernel whose launch is given host bytes, and is done when it returns. The device does no other work meanwhile.
 
-    A binding may also be ``(memoryview, offset, length)``: bytes that only the host has. Bindings may overlap.
+    A binding may also be ``(memoryview, offset, length)`` or ``(HostOnly, offset, length)``: bytes that only the host
+    has. Bindings may overlap.
 
     ``knows_writes`` false: nothing tells which of the ``"readwrite"`` bindings the kernel writes. Then it also takes
     bytes that may only be read, as a read-only view, and must leave them alone. That is what IREE does for its CPU
@@ -52,64 +81,58 @@ class MappedKernel(Kernel):
         if not knows_writes:
             self._checks = tuple((rights & KERNEL_READ, minimum) for rights, minimum in self._checks)
         self._writes = tuple(binding.access != "read" for binding in layout.bindings)
+        self._writes_all = all(self._writes)
 
     def _start(
         self, counts: tuple[int, int, int], values: tuple[int, ...], bindings: Sequence[Any],
         key: tuple[int, ...] | None = None, given: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
-        # The tests are those of Kernel; what is mapped already, as all bytes of a device in host memory soon are,
-        # is used as it is. Nothing is remembered: what the host maps does not stay as it is.
+        # The tests are those of Kernel. Nothing is remembered: what the host maps does not stay as it is.
         device = self.device
-        if device.unusable is not None:
-            device.require_usable()
         if len(bindings) != len(self._checks):
             raise dispatch.bad_binding_count(self, len(bindings))
-        views: list[Any] = []
+        roots: list[Any] = []
         offsets: list[int] = []
         lengths: list[int] = []
-        starts = 0
-        mapped = True
+        starts, granted = 0, KERNEL_WRITE
         with device.lock:
-            for binding, (rights, minimum), writes in zip(bindings, self._checks, self._writes):  # noqa: B905
-                try:
-                    buffer, offset, length = binding
-                    if type(buffer) is memoryview:
-                        view: Any = self._host_bytes(buffer, writes)
-                        good = (
-                            view is not None and 0 <= offset <= buffer.nbytes - length and length >= minimum
-                        )
-                        start = offset
-                    else:
-                        root = buffer.root
-                        granted = buffer.rights
-                        good = (
-                            root.device is device
-                            and granted & rights == rights
-                            and 0 <= offset <= buffer.byte_length - length
-                            and length >= minimum
-                        )
-                        start = buffer.offset + offset
-                        view = root.view
-                        if not writes or not granted & KERNEL_WRITE:
-                            view = None if view is None else view.toreadonly()
-                        elif not root.dirty:
-                            view = None
-                        if view is None:
-                            mapped = False
-                except (AttributeError, TypeError, ValueError):
-                    good = False
-                if not good:
-                    raise self._bad(len(offsets), binding)
-                starts |= start
-                views.append(view)
-                offsets.append(start)
-                lengths.append(length)
+            if device.unusable is not None:
+                device.require_usable()
+            try:
+                for (buffer, offset, length), (rights, minimum) in zip(bindings, self._checks):  # noqa: B905
+                    root = buffer.root
+                    if (
+                        root.device is not device
+                        or buffer.rights & rights != rights
+                        or not 0 <= offset <= buffer.byte_length - length
+                        or length < minimum
+                    ):
+                        break
+                    start = buffer.offset + offset
+                    starts |= start
+                    granted &= buffer.rights
+                    roots.append(root)
+                    lengths.append(length)
+                    offsets.append(start)
+            except (AttributeError, TypeError, ValueError):
+                pass  # found out in words below
+            if len(offsets) != len(self._checks):
+                given = bindings[len(offsets)]
+                if not _is_view(given):
+                    raise self._bad(len(offsets), given)
+                wrapped = [
+                    (HostOnly(item[0], device), *item[1:]) if _is_view(item) else item for item in bindings
+                ]
+                self._start(counts, values, wrapped)
+                return
             if starts % self._alignment:  # one of them perhaps; all are powers of two
                 dispatch.check_alignment(self, offsets)
             if 0 in counts:
                 return
-            if not mapped:
-                self._map(bindings, views)
+            if granted and self._writes_all:
+                views = [root.view if root.dirty else root.host(write=True) for root in roots]
+            else:
+                views = self._map(roots, bindings)
             counters = device.counters
             if counters.recorder is None:
                 self.launch(counts, values, views, offsets, lengths)
@@ -117,36 +140,31 @@ class MappedKernel(Kernel):
                 counters.recorder.launch(self, counts, values, views, offsets, lengths)
             counters.dispatches += 1
 
-    def _host_bytes(self, view: memoryview, writes: bool) -> memoryview | None:
-        """Bytes that only the host has, as the kernel gets them; None where it may not have them."""
-        if not writes:
-            return view.toreadonly()
-        return None if view.readonly and self.knows_writes else view
-
     def _bad(self, index: int, binding: Any) -> Error:
-        if type(binding) is not tuple or len(binding) != 3 or type(binding[0]) is not memoryview:
+        if type(binding) is not tuple or len(binding) != 3 or type(binding[0]) is not HostOnly:
             return dispatch.bad_binding(self, index, binding)
-        (view, offset, length), (_, minimum) = binding, self._checks[index]
+        (given, offset, length), (_, minimum) = binding, self._checks[index]
         what = f"kernel {self.layout.name!r}: binding {index}"
-        if offset < 0 or length < 0 or offset + length > view.nbytes:
+        if offset < 0 or length < 0 or offset + length > given.byte_length:
             return OutOfRange(
-                f"{what}: {length} bytes at offset {offset} do not fit {view.nbytes} host bytes"
+                f"{what}: {length} bytes at offset {offset} do not fit {given.byte_length} host bytes"
             )
         if length < minimum:
             return OutOfRange(f"{what} has {length} bytes; the kernel needs {minimum}")
         return PermissionDenied(f"{what} is read-only, and the kernel may write it")
 
-    def _map(self, bindings: Sequence[Any], views: list[Any]) -> None:
-        """Bring all buffers to the host and put their bytes into ``views``."""
-        for (buffer, _, _), writes in zip(bindings, self._writes, strict=True):
+    def _map(self, roots: Sequence[Any], bindings: Sequence[Any]) -> list[Any]:
+        """The bytes on the host of bindings of which some are only read."""
+        writable = [
+            writes and buffer.rights & KERNEL_WRITE
+            for (buffer, _, _), writes in zip(bindings, self._writes, strict=True)
+        ]
+        for root, write in zip(roots, writable, strict=True):
             # All of these before any bytes are taken: a write may move a root to other memory (windows.py).
-            if writes and type(buffer) is not memoryview and buffer.rights & KERNEL_WRITE:
-                buffer.root.host(write=True)
-        for index, (buffer, _, _) in enumerate(bindings):
-            if type(buffer) is not memoryview:
-                view = buffer.root.host()
-                writable = self._writes[index] and buffer.rights & KERNEL_WRITE
-                views[index] = view if writable else view.toreadonly()
+            if write:
+                root.host(write=True)
+        views = zip((root.host() for root in roots), writable, strict=True)
+        return [view if write else view.toreadonly() for view, write in views]
 
     @abstractmethod
     def launch(

@@ -69,10 +69,12 @@ class Counters:
 
     def allocated(self, byte_length: int) -> None:
         """Count a new allocation."""
-        self.settle()
+        if self._freed:
+            self.settle()
         self.live_handles += 1
         self.bytes_allocated += byte_length
-        self.bytes_peak = max(self.bytes_peak, self.bytes_allocated)
+        if self.bytes_allocated > self.bytes_peak:
+            self.bytes_peak = self.bytes_allocated
 
     def freed(self, byte_length: int) -> None:
         """Count a freed allocation; safe inside a garbage collection, where a lock may be held half way."""

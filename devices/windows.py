@@ -59,7 +59,7 @@ def open_window(buffer: Buffer) -> np.ndarray[Any, np.dtype[np.uint8]]:
     valid and as it is after later writes and after the buffer's end. Raises FailedPrecondition for a released
     buffer and while a writable mapping's bytes are in use, PermissionDenied where the host may not read.
     """
-    root = buffer._live()
+    root = buffer.live()
     buffer.require(HOST_READ)
     if not buffer.byte_length:
         return _empty()

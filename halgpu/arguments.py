@@ -67,12 +67,19 @@ def _share(value: Any) -> Any:
 def _tensor_converter(parameter: Value, device: Device) -> Converter:
     element, shape = parameter.element, parameter.shape
     taken: dict[np.dtype[Any], ElementType] = {}
+    # Of the view that was taken last: views of one type have the very same objects for these (buffer_view.py).
+    taken_shape: tuple[int, ...] | None = None
+    taken_element: ElementType | None = None
 
     def convert(value: Any) -> Any:
+        nonlocal taken_shape, taken_element
+        if isinstance(value, BufferView):
+            if value.shape is not taken_shape or value.element_type is not taken_element:
+                check_tensor(parameter, value.shape, value.element_type)
+                taken_shape, taken_element = value.shape, value.element_type
+            return value.share() if value.buffer.device is device else transfer(value, device)
         if isinstance(value, np.ndarray):
             array = value
-        elif isinstance(value, BufferView):
-            return _check_view(parameter, value, device)
         elif value is None or _is_ref(value):
             return value
         else:
@@ -125,13 +132,6 @@ def check_tensor(parameter: Value, shape: tuple[int, ...], element: ElementType)
         return
     if not elements.compatible(element, expected) or not parameter.accepts_shape(shape):
         raise errors.InvalidArgument(f"{_expected(parameter)}, found {elements.format_type(shape, element)}")
-
-
-def _check_view(parameter: Value, view: BufferView, device: Device) -> BufferView:
-    check_tensor(parameter, view.shape, view.element_type)
-    if view.device is device:
-        return view.share()
-    return transfer(view, device)
 
 
 def _native_view(parameter: Value, native: foreign.Native) -> BufferView:

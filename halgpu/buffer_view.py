@@ -276,8 +276,11 @@ class BufferView:
 
     def share(self) -> BufferView:
         """Another view of the same buffer, with a life of its own. Nothing is copied."""
+        buffer = self._buffer
+        if buffer is None:
+            buffer = self.buffer  # raises
         view: BufferView = object.__new__(BufferView)
-        view._buffer = self.buffer
+        view._buffer = buffer
         view._lease = None
         view.dispatch_token = 0
         view.shape, view.element_type, view.byte_length = self.shape, self.element_type, self.byte_length

@@ -114,6 +114,23 @@ def test_views_are_passed_without_a_copy_and_checked(device):
         convert(device, "tensor<2xf32>", view)
 
 
+def test_views_are_checked_after_one_was_taken_too(device):
+    take = arguments.converter(parameter("tensor<?xf32>"), device)
+    good = BufferView.from_array(np.zeros(2, np.float32), device)
+    longer = BufferView.from_array(np.zeros(3, np.float32), device)
+    wrong_type = BufferView.from_array(np.zeros(2, np.int32), device)
+    wrong_shape = BufferView.from_array(np.zeros((1, 2), np.float32), device)
+    for _ in range(2):
+        assert take(good).shape == (2,)
+        for bad in (wrong_type, wrong_shape):
+            with pytest.raises(errors.InvalidArgument):
+                take(bad)
+        assert take(longer).shape == (3,)
+    good.release()
+    with pytest.raises(errors.FailedPrecondition):
+        take(good)
+
+
 def test_views_of_another_device_are_copied(device):
     view = BufferView.from_array(np.array([1, 2], np.float32), open_device("null"))
     passed = convert(device, "tensor<2xf32>", view)

@@ -115,7 +115,12 @@ def test_it_is_an_allocator_that_only_frees_itself_and_once(device):
             misuse()
     assert bytes(wrapper.read()) == b"1234"
     wrapper.free(wrapper)
-    for use in (lambda: wrapper.free(wrapper), wrapper.read, wrapper.write, lambda: wrapper.fill(0, 4, b"a")):
+    for use in (
+        lambda: wrapper.free(wrapper),
+        wrapper.read,
+        wrapper.write,
+        lambda: wrapper.try_fill(0, 4, b"a"),
+    ):
         with pytest.raises(errors.FailedPrecondition):
             use()
 

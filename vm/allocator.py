@@ -38,6 +38,8 @@ class Allocator(ABC):
     Methods may be called from any thread, and from a garbage collection.
     """
 
+    __slots__ = ()
+
     @abstractmethod
     def allocate_aligned(self, byte_length: int, alignment: int) -> Allocation:
         """Return zeroed memory of ``byte_length`` bytes whose address is a multiple of ``alignment``.

@@ -17,7 +17,8 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol, Self, TypeGuard
+from functools import lru_cache
+from typing import Any, NoReturn, Protocol, Self
 
 from halgpu import errors
 from halgpu.vm.allocator import DEFAULT_ALIGNMENT, DEFAULT_ALLOCATOR, Allocator, checked_alignment
@@ -53,10 +54,10 @@ class HostBytes(Protocol):
     def write(self) -> memoryview:
         """The bytes for reading and writing, valid until the next device work."""
 
-    def fill(self, offset: int, length: int, pattern: bytes) -> bool:
+    def try_fill(self, offset: int, length: int, pattern: bytes) -> bool:
         """Fill in place; False when the caller has to do it on host bytes."""
 
-    def copy_from(self, source: HostBytes, source_offset: int, offset: int, length: int) -> bool:
+    def try_copy_from(self, source: HostBytes, source_offset: int, offset: int, length: int) -> bool:
         """Copy from ``source`` in place; False when the caller has to do it on host bytes."""
 
 
@@ -87,9 +88,10 @@ class Buffer:
     byte_length: int
     """Number of bytes."""
     reads: _Views
-    """Typed views for element loads, by format character. Used by translated code."""
+    """Typed views for element loads, by format character. Not there before :meth:`typed` or :meth:`look` made them:
+    most buffers over a :class:`HostBytes` are only passed on."""
     writes: _Views
-    """Typed views for element stores; refuse where the buffer is read-only."""
+    """Typed views for element stores; refuse where the buffer is read-only. Made together with ``reads``."""
 
     def __init__(self) -> None:
         raise TypeError("use Buffer.create, Buffer.clone, Buffer.initialize or Buffer.module_storage")
@@ -110,9 +112,7 @@ class Buffer:
         if allocator is None:
             allocator = DEFAULT_ALLOCATOR
         handle = allocator.allocate_aligned(byte_length, checked_alignment(alignment))
-        made = cls._make(flags, handle.memory, None)
-        made._handle, made._end = handle, allocator.free_aligned
-        return made
+        return cls._make(flags, handle.memory, None, allocator.free_aligned, handle)
 
     @classmethod
     def clone(
@@ -138,7 +138,7 @@ class Buffer:
     @classmethod
     def initialize(
         cls,
-        access: BufferAccess,
+        access: int,
         data: memoryview | HostBytes | Any,
         allocator: Allocator,
         handle: Any = None,
@@ -149,12 +149,17 @@ class Buffer:
         Raises InvalidArgument for COALLOCATED in ``access`` or for MUTABLE over read-only memory.
         """
         flags = _outside(access)
-        if _is_host_bytes(data):
-            made = cls._make(flags, None, data)
-        else:
-            made = cls._make(flags, _flat(data, writable=bool(flags & _MUTABLE)), None)
-        made._handle, made._end = data if handle is None else handle, allocator.free
-        return made
+        handle = data if handle is None else handle
+        kind: object = type(data)
+        if _has_host_bytes(kind):
+            source: Any = data
+            return cls.over(flags, source, allocator, handle)
+        return cls._make(flags, _flat(data, writable=bool(flags & _MUTABLE)), None, allocator.free, handle)
+
+    @classmethod
+    def over(cls, access: int, source: HostBytes, allocator: Allocator, handle: Any) -> Self:
+        """What :meth:`initialize` does, for callers who know that the arguments are right: nothing is checked."""
+        return cls._make(access, None, source, allocator.free, handle)
 
     @classmethod
     def module_storage(cls, data: memoryview, module: object) -> Self:
@@ -164,23 +169,41 @@ class Buffer:
         return made
 
     @classmethod
-    def _make(cls, access: int, memory: memoryview | None, source: HostBytes | None) -> Self:
+    def _make(
+        cls, access: int, memory: memoryview | None, source: HostBytes | None,
+        end: Callable[[Any], None] | None = None, handle: Any = None,
+    ) -> Self:  # fmt: skip
         made = object.__new__(cls)
-        made._end = None
-        made._handle = made._owner = None
+        made._end = end
+        made._handle = handle
+        made._owner = None
         made._access = access
         made._memory = memory
         made.source = source
-        writable: _Views
         if source is not None:
             made.byte_length = source.byte_length
-            made.reads, writable = _SourceViews(source, False), _SourceViews(source, True)
         else:
             assert memory is not None
             made.byte_length = len(memory)
-            made.reads = writable = _MemoryViews(memory)
-        made.writes = writable if access & _MUTABLE else _READ_ONLY
         return made
+
+    def look(self) -> bool:
+        """Make ``reads`` and ``writes``; false where they are there already."""
+        if hasattr(self, "reads"):
+            return False
+        writable: _Views
+        if self.source is not None:
+            self.reads, writable = _SourceViews(self.source, False), _SourceViews(self.source, True)
+        else:
+            self.reads = writable = _MemoryViews(self._readable())
+        self.writes = writable if self._access & _MUTABLE else _READ_ONLY
+        return True
+
+    def typed(self, write: bool) -> _Views:
+        """``writes`` or ``reads``, made if they are not there yet."""
+        if not hasattr(self, "reads"):
+            self.look()
+        return self.writes if write else self.reads
 
     @property
     def access(self) -> BufferAccess:
@@ -190,7 +213,7 @@ class Buffer:
     @property
     def released(self) -> bool:
         """Whether :meth:`release` was called."""
-        return self.reads is _RELEASED
+        return self._memory is None and self.source is None
 
     def read_view(self) -> memoryview:
         """The bytes as a read-only view of format ``B``, not copied.
@@ -225,7 +248,7 @@ class Buffer:
             raise errors.InvalidArgument(
                 f"fill length {length} must be a multiple of the pattern's length {len(pattern)}"
             )
-        if length == 0 or (self.source is not None and self.source.fill(offset, length, pattern)):
+        if length == 0 or (self.source is not None and self.source.try_fill(offset, length, pattern)):
             return
         view = self._writable()
         block = pattern * max(1, min(length, _CHUNK) // len(pattern))
@@ -247,7 +270,11 @@ class Buffer:
         if length == 0:
             return
         mine, other = self.source, source.source
-        if mine is not None and other is not None and mine.copy_from(other, source_offset, offset, length):
+        if (
+            mine is not None
+            and other is not None
+            and mine.try_copy_from(other, source_offset, offset, length)
+        ):
             return
         data = source._readable()[source_offset : source_offset + length]
         self._writable()[offset : offset + length] = data
@@ -272,7 +299,7 @@ class Buffer:
 
     def release(self) -> None:
         """End the buffer now instead of with its last reference; later use raises FailedPrecondition."""
-        if self.reads is _RELEASED:
+        if self.released:
             return
         self.reads = self.writes = _RELEASED
         self._memory = self.source = self._owner = None
@@ -282,7 +309,7 @@ class Buffer:
             end(handle)
 
     def __enter__(self) -> Self:
-        if self.reads is _RELEASED:
+        if self.released:
             _raise_released()
         return self
 
@@ -307,7 +334,7 @@ class Buffer:
         return f"<vm.Buffer {self.byte_length} bytes, {state}>"
 
     def _check_mutable(self) -> None:
-        if self.reads is _RELEASED:
+        if self.released:
             _raise_released()
         if not self._access & _MUTABLE:
             _raise_read_only()
@@ -403,9 +430,11 @@ def _typed(memory: memoryview, code: str) -> memoryview:
     return view
 
 
-def _is_host_bytes(data: Any) -> TypeGuard[HostBytes]:
+@lru_cache
+def _has_host_bytes(kind: object) -> bool:
+    """Whether objects of a class are :class:`HostBytes`."""
     # isinstance with a protocol takes microseconds, and every buffer that a program allocates comes by here.
-    return not isinstance(data, memoryview) and hasattr(data, "copy_from") and hasattr(data, "byte_length")
+    return hasattr(kind, "try_copy_from") and hasattr(kind, "try_fill")
 
 
 def _outside(access: int) -> int:

@@ -39,8 +39,8 @@ class Function:
     """A function of a module in a context. Call it with VM values; keeps its context alive."""
 
     __slots__ = (
-        "__weakref__", "_context", "_layout", "_plain", "_target", "attrs", "cconv", "convention", "module_name",
-        "name",
+        "__weakref__", "_context", "_layout", "_plain", "_refs", "_target", "attrs", "cconv", "convention",
+        "module_name", "name",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +54,8 @@ class Function:
     ) -> None:
         self._context = context
         self._layout = convention.argument_layout
+        self._refs = len(self._layout.items) if all(kind == "r" for kind in self._layout.items) else -1
+        """How many arguments there are, all refs; -1 where some are none."""
         self._plain = self._target = target
         self.module_name = module_name
         self.name = name
@@ -74,12 +76,8 @@ class Function:
         """
         if self._context.closed:
             raise errors.FailedPrecondition(f"the context of {self.module_name}.{self.name} is closed")
-        if len(arguments) != len(self._layout.items):
+        if len(arguments) != self._refs or not _NO_REFS.isdisjoint(map(type, arguments)):
             self._check(arguments)
-        for kind, value in zip(self._layout.items, arguments, strict=True):
-            if kind != "r" or type(value) in _NO_REFS:
-                self._check(arguments)
-                break
         try:
             return self._target(*arguments)
         except errors.Error as error:

@@ -32,7 +32,11 @@ def load(buffer: Any, code: str, index: int) -> Any:
     try:
         if index >= 0:
             return buffer.reads[code][index]
-    except (AttributeError, IndexError) as error:
+    except AttributeError as error:  # the first load, or no buffer
+        if isinstance(buffer, Buffer) and buffer.look():
+            return load(buffer, code, index)
+        raise _access_error(buffer, code, index, error) from None
+    except IndexError as error:
         raise _access_error(buffer, code, index, error) from None
     raise _access_error(buffer, code, index)
 
@@ -44,7 +48,12 @@ def store(buffer: Any, code: str, index: int, value: Any) -> None:
         if index >= 0:
             view[index] = value
             return
-    except (AttributeError, IndexError) as error:
+    except AttributeError as error:
+        if isinstance(buffer, Buffer) and buffer.look():
+            store(buffer, code, index, value)
+            return
+        raise _access_error(buffer, code, index, error) from None
+    except IndexError as error:
         raise _access_error(buffer, code, index, error) from None
     raise _access_error(buffer, code, index)
 

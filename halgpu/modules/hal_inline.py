@@ -35,6 +35,8 @@ class HalInline(NativeModule):
         self.device = device
         self.native = native
         self._allocate = device.allocator.allocate
+        self._key = object()
+        """Tells this context's storage from that of others, which other threads may be in."""
 
     # -- buffers ---------------------------------------------------------------------------------------
 
@@ -62,8 +64,17 @@ class HalInline(NativeModule):
 
     @export("buffer.storage", "0r_r")
     def buffer_storage(self, buffer: Ref) -> VmBuffer:
-        """A VM buffer over a HAL buffer's bytes; a new one at each call."""
-        return storage.wrap(hal_buffer(buffer))
+        """A VM buffer over a HAL buffer's bytes.
+
+        The same one as long as that lives: programs ask in every call for the storage of what they are given.
+        """
+        kept = hal_buffer(buffer).kept
+        if kept is not None and kept[0] is self._key and not kept[1].released:
+            found: VmBuffer = kept[1]
+            return found
+        made = storage.wrap(buffer)
+        buffer.kept = self._key, made
+        return made
 
     @export("buffer.subspan", "0rII_r")
     def buffer_subspan(self, buffer: Ref, offset: int, length: int) -> HalBuffer:
@@ -97,15 +108,15 @@ class HalInline(NativeModule):
         self, view: Ref, message: Ref, element_type: int, encoding: int, shape: tuple[int, ...]
     ) -> None:
         """Raise InvalidArgument unless a view has the encoding, element type and shape expected."""
-        view = buffer_view(view)
         if (
-            view.shape == shape
+            type(view) is BufferView
+            and view.shape == shape
             and view.element_type.code == element_type & 0xFFFFFFFF
             and view.encoding == encoding
             and type(message) is VmBuffer
         ):
             return
-        _check_view(view, text(message), elements.of_code(element_type), encoding, shape)
+        _check_view(buffer_view(view), text(message), elements.of_code(element_type), encoding, shape)
 
     @export("buffer_view.buffer", "0r_r")
     def buffer_view_buffer(self, view: Ref) -> HalBuffer:

@@ -12,7 +12,7 @@ import numpy as np
 
 from halgpu import errors
 from halgpu.devices.buffer import Buffer as HalBuffer
-from halgpu.devices.host_kernels import MappedKernel
+from halgpu.devices.host_kernels import HostOnly, MappedKernel
 from halgpu.devices.hostmemory import aligned_bytes
 from halgpu.executables import registry
 from halgpu.executables.base import Builds, Executable
@@ -135,10 +135,9 @@ class HalLoader(NativeModule):
         buffer, offset, length = binding
         may_write = _check_binding(kernel, index, buffer, offset, length)
         if type(buffer.source) is Storage:
-            return buffer.source.live(), offset, length
-        if may_write:
-            return buffer.write_view(), offset, length
-        return self._rodata_view(kernel, buffer), offset, length
+            return buffer.source, offset, length
+        view = buffer.write_view() if may_write else self._rodata_view(kernel, buffer)
+        return HostOnly(view, self.device), offset, length
 
     def _rodata_view(self, kernel: MappedKernel, buffer: VmBuffer) -> memoryview:
         """The bytes of a VM buffer for reading; those of rodata at an address that suits the kernel."""
@@ -172,7 +171,7 @@ class HalLoader(NativeModule):
         """The HAL buffer with the bytes of ``buffer``, offsets the same: its own, or a copy."""
         source = buffer.source
         if type(source) is Storage:
-            return source.live()
+            return source
         kept = self._rodata if _is_rodata(buffer) else copies
         found = kept.get(buffer)
         if found is None:

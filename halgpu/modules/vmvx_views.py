@@ -56,7 +56,7 @@ def check(view: View, what: str, dtype: np.dtype[Any], write: bool = False) -> N
     if type(buffer) is not Buffer:
         raise _no_buffer(buffer, what)
     if write:
-        buffer.writes["B"]  # raises what forbids it
+        buffer.typed(write)["B"]  # raises what forbids it
     end = offset + ((size0 - 1) * stride0 + (size1 - 1) * stride1 + 1 if size0 and size1 else 0)
     if offset < 0 or end * dtype.itemsize > buffer.byte_length:
         raise errors.OutOfRange(
@@ -81,12 +81,12 @@ def array(view: View, what: str, dtype: np.dtype[Any], write: bool = False) -> A
     # Of small numbers, none negative, numpy itself checks the extent; what it refuses is looked at below.
     if not (offset | stride0 | stride1 | size0 | size1) >> _SMALL:
         try:
-            memory = buffer.writes["B"] if write else buffer.reads["B"]
+            memory = buffer.typed(write)["B"]
             return np.ndarray((size0, size1), dtype, memory, offset * size, (stride0 * size, stride1 * size))
         except (AttributeError, TypeError, ValueError):
             pass
     check(view, what, dtype, write)
-    memory = (buffer.writes if write else buffer.reads)["B"]
+    memory = buffer.typed(write)["B"]
     return np.ndarray((size0, size1), dtype, memory, offset * size, (stride0 * size, stride1 * size))
 
 

@@ -112,7 +112,7 @@ def test_the_code_is_given_the_aligned_address(device):
     data = unaligned(24)
     other = device.allocator.allocate(64)
     probe = kernel_of(device, LOOK, constants=0)
-    seen = probe._addresses
+    seen = probe._bindings
     probe.dispatch(1, (), [(data, 0, 24)])
     assert seen[0] % 64 == 0
     probe.dispatch(1, (), [(other, 0, 24)])

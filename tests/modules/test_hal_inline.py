@@ -50,6 +50,48 @@ def test_allocate_gives_a_buffer_and_its_storage(hal):
     assert bytes(hal.buffer_storage(buffer)) == b"abcdefgh"
 
 
+def test_storage_is_made_once_for_each_context(hal):
+    buffer, _ = hal.buffer_allocate(64, 8)
+    wrapped = hal.buffer_storage(buffer)
+    assert hal.buffer_storage(buffer) is wrapped
+    other = HalInline(hal.device).buffer_storage(buffer)
+    assert other is not wrapped
+    other.write_view()[:] = b"abcdefgh"
+    assert bytes(hal.buffer_storage(buffer)) == bytes(wrapped) == b"abcdefgh"
+
+
+def test_storage_that_somebody_released_is_made_anew(hal):
+    buffer, first = hal.buffer_allocate(64, 8)
+    first.write_view()[:] = b"abcdefgh"
+    hal.buffer_storage(buffer).release()
+    assert bytes(hal.buffer_storage(buffer)) == b"abcdefgh"
+
+
+def test_storage_that_is_kept_ends_with_its_buffer(hal):
+    before = hal.device.statistics.live_handles
+    for drop in (lambda buffer: buffer.release(), lambda buffer: None):
+        buffer, _ = hal.buffer_allocate(64, 8)
+        hal.buffer_storage(buffer)
+        del _
+        assert hal.device.statistics.live_handles == before + 1
+        drop(buffer)
+        held = buffer if buffer.released else None
+        del buffer
+        assert hal.device.statistics.live_handles == before
+        if held is not None:
+            with pytest.raises(errors.FailedPrecondition):
+                hal.buffer_storage(held)
+
+
+def test_storage_outlives_a_buffer_that_was_released(hal):
+    buffer, first = hal.buffer_allocate(64, 8)
+    first.write_view()[:] = b"abcdefgh"
+    wrapped = hal.buffer_storage(buffer)
+    del first
+    buffer.release()
+    assert bytes(wrapped) == b"abcdefgh"
+
+
 @pytest.mark.parametrize("length", [0, 1, 4096])
 @pytest.mark.parametrize("alignment", [0, 1, 64, 4096])
 def test_allocate_takes_alignments_and_empty_sizes(hal, alignment, length):

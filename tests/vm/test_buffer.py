@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halgpu import errors
-from halgpu.vm import Allocator, Buffer, BufferAccess, HostAllocator, HostBytes
+from halgpu.vm import Allocator, Buffer, BufferAccess, HostAllocator, HostBytes, support
 from halgpu.vm.allocator import NULL_ALLOCATOR, AllocatorStatistics
 from halgpu.vm.siphash import siphash24
 
@@ -58,13 +58,13 @@ class Elsewhere:
         self.calls.append("write")
         return memoryview(self.data)
 
-    def fill(self, offset: int, length: int, pattern: bytes) -> bool:
+    def try_fill(self, offset: int, length: int, pattern: bytes) -> bool:
         self.calls.append("fill")
         if self.device:
             self.data[offset : offset + length] = pattern * (length // len(pattern))
         return self.device
 
-    def copy_from(self, source: HostBytes, source_offset: int, offset: int, length: int) -> bool:
+    def try_copy_from(self, source: HostBytes, source_offset: int, offset: int, length: int) -> bool:
         self.calls.append("copy")
         if self.device:
             assert isinstance(source, Elsewhere)
@@ -336,7 +336,7 @@ def test_hostbytes_are_used_where_they_offer(device: bool) -> None:
     assert one.equals(2, two, 1, 4)
     # Views are asked for at each use: device work may have moved the bytes in between.
     source.calls.clear()
-    assert one.reads["i"][0] == one.reads["i"][0] == int.from_bytes(b"abcd", "little")
+    assert one.typed(False)["i"][0] == one.typed(False)["i"][0] == int.from_bytes(b"abcd", "little")
     assert source.calls == ["read", "read"]
     with pytest.raises(errors.PermissionDenied):
         one.writes["i"]
@@ -350,3 +350,29 @@ def test_copy_between_host_and_hostbytes() -> None:
     host = over(bytes(4))
     host.copy_from(buffer, 0, 2, 2)
     assert bytes(host) == b"\0\0xy"
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_typed_views_are_made_when_they_are_asked_for(elsewhere: bool) -> None:
+    data = bytearray(range(1, 9))
+    buffer = Buffer.initialize(MUTABLE, Elsewhere(data, True) if elsewhere else data, NULL_ALLOCATOR)
+    assert not buffer.released
+    assert not hasattr(buffer, "reads")
+    assert support.load(buffer, "B", 2) == 3
+    assert hasattr(buffer, "reads")
+    fresh = Buffer.initialize(MUTABLE, Elsewhere(data, True) if elsewhere else data, NULL_ALLOCATOR)
+    support.store(fresh, "B", 2, 77)
+    assert fresh.typed(False)["B"][2] == fresh.typed(True)["B"][2] == 77
+    locked = Buffer.initialize(BufferAccess.ORIGIN_HOST, Elsewhere(data, True), NULL_ALLOCATOR)
+    with pytest.raises(errors.PermissionDenied):
+        support.store(locked, "B", 2, 77)
+    for index in (8, -1):
+        with pytest.raises(errors.OutOfRange):
+            support.load(Buffer.initialize(MUTABLE, Elsewhere(data, True), NULL_ALLOCATOR), "B", index)
+    never_looked_at = Buffer.initialize(MUTABLE, Elsewhere(data, True), NULL_ALLOCATOR)
+    never_looked_at.release()
+    assert never_looked_at.released
+    with pytest.raises(errors.FailedPrecondition):
+        support.load(never_looked_at, "B", 0)
+    with pytest.raises(errors.FailedPrecondition):
+        support.store(never_looked_at, "B", 0, 1)

@@ -35,10 +35,10 @@ class Failing:
 
     write = read
 
-    def fill(self, offset: int, length: int, pattern: bytes) -> bool:
+    def try_fill(self, offset: int, length: int, pattern: bytes) -> bool:
         raise self.error
 
-    def copy_from(self, source: HostBytes, source_offset: int, offset: int, length: int) -> bool:
+    def try_copy_from(self, source: HostBytes, source_offset: int, offset: int, length: int) -> bool:
         raise self.error
 
 

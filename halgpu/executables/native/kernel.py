@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import mmap
+import struct
 from collections.abc import Sequence
+from ctypes import addressof
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,8 +49,9 @@ class NativeKernel(MappedKernel):
         self._export = export
         self._run = workgroups.loop(machine)
         self._constants: Any = (ctypes.c_uint32 * export.constants)()
-        self._addresses: Any = (ctypes.c_void_p * export.bindings)()
-        self._lengths: Any = (ctypes.c_size_t * export.bindings)()
+        self._bindings: Any = (ctypes.c_uint64 * (2 * export.bindings))()
+        """All addresses, then all lengths."""
+        self._pack = struct.Struct(f"={2 * export.bindings}Q").pack_into
         self._next = ctypes.c_uint64()
         self._state = self._dispatch_state()
         self._workers: list[_Worker] = []
@@ -62,8 +64,8 @@ class NativeKernel(MappedKernel):
         # Sizes of 1 are what IREE's inline loader passes; code that is compiled for another size does not ask.
         return abi.DispatchState(
             1, 1, 1, self._export.constants, binding_count=self._export.bindings,
-            constants=ctypes.addressof(self._constants), binding_ptrs=ctypes.addressof(self._addresses),
-            binding_lengths=ctypes.addressof(self._lengths),
+            constants=ctypes.addressof(self._constants), binding_ptrs=ctypes.addressof(self._bindings),
+            binding_lengths=ctypes.addressof(self._bindings) + 8 * self._export.bindings,
         )  # fmt: skip
 
     def launch(
@@ -71,41 +73,37 @@ class NativeKernel(MappedKernel):
         offsets: list[int], lengths: list[int],
     ) -> None:  # fmt: skip
         """Run all workgroups. Raises Internal, naming kernel and workgroup, when one fails."""
-        total = math.prod(workgroups)
+        x, y, z = workgroups
+        total = x * y * z
         if total > MOST_WORKGROUPS:
             raise errors.OutOfRange(
                 f"kernel '{self._export.name}': {total} workgroups are more than {MOST_WORKGROUPS}"
             )
         if constants:
             self._constants[:] = constants
-        moved = self._bind(memories, offsets, lengths)
+        addresses = places(memories, offsets, lengths)
+        together = 0
+        for place in addresses:
+            together |= place
+        moved: Sequence[Copy] = ()
+        if together % ALIGNMENT:
+            moved = self._move(memories, offsets, lengths, addresses)
+        self._pack(self._bindings, 0, *addresses, *lengths)
         self._execute(workgroups, total)
         for copy in moved:
             copy.back()
 
-    def _bind(self, views: Sequence[Any], offsets: Sequence[int], lengths: Sequence[int]) -> Sequence[Copy]:
-        """Set the bindings' addresses and lengths; returns the copies that stand for some of them."""
-        addresses = []
-        together = 0
-        for view, start, length in zip(views, offsets, lengths, strict=True):
-            place = address(view) + start if length else NOWHERE
-            together |= place
-            addresses.append(place)
-        self._lengths[:] = lengths
-        self._addresses[:] = addresses
-        return self._move(views, offsets, lengths, addresses) if together % ALIGNMENT else ()
-
     def _move(
-        self, views: Sequence[Any], offsets: Sequence[int], lengths: Sequence[int], addresses: Sequence[int]
+        self, views: Sequence[Any], offsets: Sequence[int], lengths: Sequence[int], addresses: list[int]
     ) -> Sequence[Copy]:
-        """Let aligned copies stand for the bindings that do not begin where the code expects them to."""
+        """Put aligned copies in place of the bindings that do not begin where the code expects them to."""
         ranges = [
             view[start : start + length] for view, start, length in zip(views, offsets, lengths, strict=True)
         ]
         moved = copies(self._export.name, ranges, addresses)
         for index, copy in enumerate(moved):
             if copy is not None:
-                self._addresses[index] = address(copy.bytes)
+                addresses[index] = address(copy.bytes)
         return list({id(copy): copy for copy in moved if copy is not None}.values())
 
     def _execute(self, counts: tuple[int, int, int], total: int) -> None:
@@ -172,8 +170,23 @@ class _Worker:
         self.job = abi.Job(workgroup_state=ctypes.addressof(self._state), **job)
 
 
+from_buffer: Final = ctypes.c_char.from_buffer
+
 NOWHERE: Final = ALIGNMENT
 """The address of bindings of no bytes: aligned, not null, and nobody's."""
+
+
+def places(views: Sequence[Any], offsets: Sequence[int], lengths: Sequence[int]) -> list[int]:
+    """Where bindings begin, each ``offset`` bytes into a view."""
+    if 0 not in lengths:
+        try:
+            return [addressof(from_buffer(view)) + start for view, start in zip(views, offsets, strict=True)]
+        except TypeError:  # of a view that is only to be read
+            pass
+    return [
+        address(view) + start if length else NOWHERE
+        for view, start, length in zip(views, offsets, lengths, strict=True)
+    ]
 
 
 def address(view: Any) -> int:
@@ -181,4 +194,4 @@ def address(view: Any) -> int:
     if view.readonly:
         found: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
         return found
-    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+    return addressof(from_buffer(view))
