@@ -9,6 +9,8 @@ from .program import Domain, Program, tensor
 
 POSITIVE = Domain(0.25, 9.0)
 SMALL = Domain(0, 250)
+# Whole words of any type: of others, kernels for Vulkan devices without 8-bit storage lose the last elements.
+EVEN = "4x9"
 _NAMES = "abcdefgh"
 
 
@@ -24,7 +26,7 @@ def function(parameters: Iterable[str], results: Iterable[str], body: str, **opt
 def each(kind: str, operations: Iterable[str], count: int, *domains: Domain, **options: Any) -> Program:
     """Elementwise operations on the same `count` operands, a result each."""
     names = operations if isinstance(operations, tuple) else tuple(operations)
-    t = tensor("5x7", kind)
+    t = tensor(EVEN, kind)
     operands = ", ".join(f"%{name}" for name in _NAMES[:count])
     lines = [f"%r{i} = stablehlo.{name} {operands} : {t}" for i, name in enumerate(names)]
     lines.append(", ".join(f"%r{i}" for i in range(len(names))))
@@ -69,8 +71,8 @@ def _converts() -> dict[str, Program]:
     found = {}
     for source in kinds:
         others = [kind for kind in kinds if kind != source]
-        given = tensor("5x7", source)
-        made = [tensor("5x7", kind) for kind in others]
+        given = tensor(EVEN, source)
+        made = [tensor(EVEN, kind) for kind in others]
         lines = [f"%r{i} = stablehlo.convert %a : ({given}) -> {t}" for i, t in enumerate(made)]
         parts = {
             kind: function([given], [t], f"{line}\n%r{i}", domains=(Domain(0, 100),))
