@@ -12,7 +12,9 @@ What stands here comes from models: PyTorch's operators, and ONNX's by way of th
 3. *One element written outside of kernels*, of a tensor of rank 2 or more: the compiler takes for the length of what
    it writes the place where the element at (1, 1, ...) would lie, so that what follows is overwritten, or the end of
    the tensor passed. A slice of one element is put in now; a tensor made of elements is made in one dimension.
-4. *Functions of 64-bit floats*, for Vulkan kernels, which have none (see ``wide_math``), and operations on narrow
+4. *The dialect index*, for Vulkan kernels, which it does not become: arith has the same operations. TOSA's Fourier
+   transforms have them.
+5. *Functions of 64-bit floats*, for Vulkan kernels, which have none (see ``wide_math``), and operations on narrow
    integers and bf16 (see ``narrow_math``).
 """
 
@@ -177,12 +179,31 @@ def _from_elements(operation: Any) -> bool:
     return True
 
 
+_INDEX = {
+    "add": "addi", "sub": "subi", "mul": "muli", "divs": "divsi", "divu": "divui", "rems": "remsi", "remu": "remui",
+    "maxs": "maxsi", "maxu": "maxui", "mins": "minsi", "minu": "minui", "and": "andi", "or": "ori", "xor": "xori",
+    "shl": "shli", "shrs": "shrsi", "shru": "shrui",
+}  # fmt: skip
+
+
+def _to_arith(operation: Any) -> bool:
+    """Make of an operation on two indices that of arith."""
+    name = f"arith.{_INDEX[operation.name.removeprefix('index.')]}"
+    with bindings.ir().InsertionPoint(operation), operation.location:
+        made = _create(name, operation.results[0].type, *operation.operands)
+    operation.results[0].replace_all_uses_with(made)
+    operation.erase()
+    return True
+
+
 _REPAIRS = {
     "arith.truncf": _narrow,
     "tensor.extract": _keep_inside,
     "tensor.insert": _insert_slice,
     "tensor.from_elements": _from_elements,
 }
-_VULKAN_REPAIRS = dict.fromkeys(wide_math.NAMES, wide_math.expand) | dict.fromkeys(
-    narrow_math.NAMES, narrow_math.expand
-)
+_VULKAN_REPAIRS = {
+    **dict.fromkeys(wide_math.NAMES, wide_math.expand),
+    **dict.fromkeys(narrow_math.NAMES, narrow_math.expand),
+    **dict.fromkeys([f"index.{name}" for name in _INDEX], _to_arith),
+}

@@ -177,6 +177,10 @@ func.func @unsigned(%x: tensor<65xi16>) -> tensor<65xbf16> {
   %r = arith.uitofp %x : tensor<65xi16> to tensor<65xbf16>
   return %r : tensor<65xbf16>
 }
+func.func @spectrum(%x: tensor<2x4x8xf32>) -> (tensor<2x4x5xf32>, tensor<2x4x5xf32>) {
+  %r, %s = tosa.rfft2d %x : (tensor<2x4x8xf32>) -> (tensor<2x4x5xf32>, tensor<2x4x5xf32>)
+  return %r, %s : tensor<2x4x5xf32>, tensor<2x4x5xf32>
+}
 """
 
 
@@ -189,6 +193,9 @@ def test_what_vulkan_has_no_instructions_for() -> None:
     numbers = np.random.default_rng(1).integers(-(2**31), 2**31, 70).astype(np.int32)
     wide = np.asarray(module.signed(numbers)).astype(np.float32)
     np.testing.assert_array_equal(wide, numbers.astype(ml_dtypes.bfloat16).astype(np.float32))
+    signal = np.random.default_rng(3).uniform(-1, 1, (2, 4, 8)).astype(np.float32)
+    parts = [np.asarray(part) for part in module.spectrum(signal)]
+    np.testing.assert_allclose(parts[0] + 1j * parts[1], np.fft.rfft2(signal), atol=1e-5)
     few = np.random.default_rng(2).integers(0, 2**16, 65).astype(np.uint16)
     wide = np.asarray(module.unsigned(few.view(np.int16))).astype(np.float32)
     np.testing.assert_array_equal(wide, few.astype(ml_dtypes.bfloat16).astype(np.float32))
