@@ -269,8 +269,12 @@ def named_by_compiler(batch: Mapping[str, Program], problem: ToolFailed) -> dict
 
 
 def batches(programs: Mapping[str, Program]) -> Iterator[dict[str, Program]]:
-    """Some programs at a time, those of the same element types together: they are refused together."""
-    kinds = {n: [k for k in ("f64", "bf16", "f16", "i64") if k in p.source] for n, p in programs.items()}
+    """Some programs at a time, those of the same element types and dialects together: they are refused together.
+
+    In a module with StableHLO in it, iree-compile refuses operations of other dialects, such as tensor.bitcast.
+    """
+    apart = ("hlo.", "f64", "bf16", "f16", "i64")
+    kinds = {name: [k for k in apart if k in program.source] for name, program in programs.items()}
     names = sorted(programs, key=lambda name: kinds[name])
     start = 0
     for end in range(1, len(names) + 1):

@@ -9,14 +9,20 @@ What stands here comes from models: PyTorch's operators, and ONNX's by way of th
    the image's first row and the other with its last, so that points beyond its edges make it read far outside of the
    image (torch-mlir, lib/Conversion/TorchToLinalg/Uncategorized.cpp). An element at a place that is computed from
    floats is taken from inside of its tensor now; outside there are zeros.
-3. *Functions of 64-bit floats*, for Vulkan kernels, which have none (see ``wide_math``).
+3. *One element written outside of kernels*, of a tensor of rank 2 or more: the compiler takes for the length of what
+   it writes the place where the element at (1, 1, ...) would lie, so that what follows is overwritten, or the end of
+   the tensor passed. A slice of one element is put in now; a tensor made of elements is made in one dimension.
+4. *The dialect index*, for Vulkan kernels, which it does not become: arith has the same operations. TOSA's Fourier
+   transforms have them.
+5. *Functions of 64-bit floats*, for Vulkan kernels, which have none (see ``wide_math``), and operations on narrow
+   integers and bf16 (see ``narrow_math``).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from halgpu.compiler import bindings, wide_math
+from halgpu.compiler import bindings, narrow_math, wide_math
 
 _LOWER = frozenset({"arith.maxsi", "arith.maximumf", "arith.maxnumf"})
 _UPPER = frozenset({"arith.minsi", "arith.minimumf", "arith.minnumf"})
@@ -27,7 +33,7 @@ def repair(module: Any, *, vulkan: bool) -> dict[str, int]:
 
     ``vulkan`` says that its kernels are going to be Vulkan's. Returns how many operations of each kind there were.
     """
-    repairs = {**_REPAIRS, **(dict.fromkeys(wide_math.NAMES, wide_math.expand) if vulkan else {})}
+    repairs = {**_REPAIRS, **(_VULKAN_REPAIRS if vulkan else {})}
     found = bindings.find(module, repairs)
     return {name: sum(map(repairs[name], operations)) for name, operations in found.items()}
 
@@ -122,4 +128,82 @@ def _create(name: str, type_: Any, *operands: Any, **attributes: Any) -> Any:
     return created.results[0]
 
 
-_REPAIRS = {"arith.truncf": _narrow, "tensor.extract": _keep_inside}
+def _is_host_code(operation: Any) -> bool:
+    """Whether an operation lies in a function, and in no kernel or body of a structured operation in it."""
+    parent = operation.parent
+    while parent is not None and parent.name not in ("func.func", "util.func", "util.initializer"):
+        if parent.name.startswith(("linalg.", "iree_linalg_ext.", "flow.", "tensor.")):
+            return False
+        parent = parent.parent
+    return parent is not None
+
+
+def _insert_slice(operation: Any) -> bool:
+    """Make of a ``tensor.insert`` the insertion of a slice."""
+    value, tensor, *indices = operation.operands
+    element = str(value.type)
+    # One bit is none: it would become a tensor of bytes made of bits.
+    if len(indices) < 2 or element == "i1" or not _is_host_code(operation):
+        return False
+    names = [f"%i{axis}" for axis in range(len(indices))]
+    ones = ", ".join("1" for _ in indices)
+    parameters = ", ".join([f"%v: {element}", f"%t: {tensor.type}", *(f"{name}: index" for name in names)])
+    bindings.inline(
+        operation,
+        f"""func.func @f({parameters}) -> {tensor.type} {{
+  %s = tensor.from_elements %v : tensor<1x{element}>
+  %r = tensor.insert_slice %s into %t[{", ".join(names)}] [{ones}] [{ones}]
+    : tensor<1x{element}> into {tensor.type}
+  func.return %r : {tensor.type}
+}}""",
+    )
+    return True
+
+
+def _from_elements(operation: Any) -> bool:
+    """Make a tensor of elements in one dimension first."""
+    type_ = operation.results[0].type
+    element = str(type_.element_type)
+    if type_.rank < 2 or element == "i1" or not _is_host_code(operation):
+        return False
+    names = [f"%v{number}" for number in range(len(operation.operands))]
+    flat = f"tensor<{len(names)}x{element}>"
+    bindings.inline(
+        operation,
+        f"""func.func @f({", ".join(f"{name}: {element}" for name in names)}) -> {type_} {{
+  %s = tensor.from_elements {", ".join(names)} : {flat}
+  %r = flow.tensor.reshape %s : {flat} -> {type_}
+  func.return %r : {type_}
+}}""",
+    )
+    return True
+
+
+_INDEX = {
+    "add": "addi", "sub": "subi", "mul": "muli", "divs": "divsi", "divu": "divui", "rems": "remsi", "remu": "remui",
+    "maxs": "maxsi", "maxu": "maxui", "mins": "minsi", "minu": "minui", "and": "andi", "or": "ori", "xor": "xori",
+    "shl": "shli", "shrs": "shrsi", "shru": "shrui",
+}  # fmt: skip
+
+
+def _to_arith(operation: Any) -> bool:
+    """Make of an operation on two indices that of arith."""
+    name = f"arith.{_INDEX[operation.name.removeprefix('index.')]}"
+    with bindings.ir().InsertionPoint(operation), operation.location:
+        made = _create(name, operation.results[0].type, *operation.operands)
+    operation.results[0].replace_all_uses_with(made)
+    operation.erase()
+    return True
+
+
+_REPAIRS = {
+    "arith.truncf": _narrow,
+    "tensor.extract": _keep_inside,
+    "tensor.insert": _insert_slice,
+    "tensor.from_elements": _from_elements,
+}
+_VULKAN_REPAIRS = {
+    **dict.fromkeys(wide_math.NAMES, wide_math.expand),
+    **dict.fromkeys(narrow_math.NAMES, narrow_math.expand),
+    **dict.fromkeys([f"index.{name}" for name in _INDEX], _to_arith),
+}

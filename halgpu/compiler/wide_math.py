@@ -15,29 +15,17 @@ from functools import cache
 from math import factorial
 from typing import Any
 
+from halgpu.compiler import bindings
+
 _LN2 = (6.93147180369123816490e-01, 1.90821492927058770002e-10)
 """Of the first, the last bits are zeros, so that its product with an exponent is exact."""
 
 
 def expand(operation: Any) -> bool:
     """Replace an operation of the dialect math on a 64-bit float."""
-    from iree.compiler import ir
-
     if str(operation.results[0].type) != "f64":
         return False
-    text = _FUNCTIONS[operation.name]()
-    module = ir.Module.parse(text, operation.context)
-    function = module.body.operations[0].regions[0].blocks[0]
-    values = dict(zip(function.arguments, operation.operands, strict=True))
-    place = ir.InsertionPoint(operation)
-    *body, end = function.operations
-    for line in body:
-        made = line.operation.clone(place)
-        for number, operand in enumerate(line.operation.operands):
-            made.operation.operands[number] = values[operand]
-        values |= dict(zip(line.operation.results, made.operation.results, strict=True))
-    operation.results[0].replace_all_uses_with(values[end.operation.operands[0]])
-    operation.erase()
+    bindings.inline(operation, _FUNCTIONS[operation.name]())
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 import halgpu
@@ -92,3 +93,148 @@ def test_functions_of_64_bit_floats() -> None:
         more[:40] = generator.integers(-12, 12, (40, 2))
         x, y = np.ascontiguousarray(np.concatenate([pairs, more]).T)
         np.testing.assert_allclose(np.asarray(module.f_pow(x, y)), x**y, rtol=1e-13)
+
+
+NARROW = (
+    "math.ctlz %x",
+    "math.cttz %x",
+    "math.ctpop %x",
+    "arith.shrui %x, %s",
+    "arith.divui %x, %y",
+    "arith.remui %x, %y",
+)
+
+
+def narrow_program(kind: str) -> str:
+    """One kernel of all operations, on parameters x, y and shift amounts s."""
+    results = ", ".join(f"tensor<64x{kind}>" for _ in NARROW)
+    lines = "\n".join(f"      %r{i} = {operation} : {kind}" for i, operation in enumerate(NARROW))
+    unused = ", ".join(f"%u{i}: {kind}" for i in range(len(NARROW)))
+    maps = ", ".join(["affine_map<(i) -> (i)>"] * (3 + len(NARROW)))
+    outs = ", ".join("%e" for _ in NARROW)
+    yielded = ", ".join(f"%r{i}" for i in range(len(NARROW)))
+    kinds = ", ".join(kind for _ in NARROW)
+    returned = ", ".join(f"%r#{i}" for i in range(len(NARROW)))
+    t = f"tensor<64x{kind}>"
+    return f"""
+func.func @{kind}(%a: {t}, %b: {t}, %c: {t}) -> ({results}) {{
+  %e = tensor.empty() : {t}
+  %r:{len(NARROW)} = linalg.generic {{indexing_maps = [{maps}], iterator_types = ["parallel"]}}
+      ins(%a, %b, %c : {t}, {t}, {t}) outs({outs} : {results}) {{
+    ^bb0(%x: {kind}, %y: {kind}, %s: {kind}, {unused}):
+{lines}
+      linalg.yield {yielded} : {kinds}
+  }} -> ({results})
+  return {returned} : {results}
+}}
+"""
+
+
+def narrow_wanted(x: np.ndarray, y: np.ndarray, shift: np.ndarray) -> list[list[int]]:
+    """Python's own arithmetic, on the unsigned numbers that the bits are."""
+    width = 8 * x.itemsize
+    triples = list(zip(x.tolist(), y.tolist(), shift.tolist(), strict=True))
+    return [
+        [width - a.bit_length() for a, _, _ in triples],
+        [width if a == 0 else (a & -a).bit_length() - 1 for a, _, _ in triples],
+        [a.bit_count() for a, _, _ in triples],
+        [a >> s for a, _, s in triples],
+        [a // b for a, b, _ in triples],
+        [a % b for a, b, _ in triples],
+    ]
+
+
+def check_narrow(module: halgpu.Module, name: str, dtype: type[np.unsignedinteger]) -> None:
+    generator = np.random.default_rng(0)
+    top = int(np.iinfo(dtype).max)
+    x = generator.integers(0, top, 64, dtype, endpoint=True)
+    y = generator.integers(1, top, 64, dtype, endpoint=True)
+    x[:4], y[:4] = [0, top, 1, top // 2 + 1], [1, top, 3, 7]
+    shift = generator.integers(0, 8 * x.itemsize - 1, 64, dtype, endpoint=True)
+    signed = [a.view(f"i{x.itemsize}") for a in (x, y, shift)]
+    found = [np.asarray(r).view(dtype).tolist() for r in module[name](*signed)]
+    assert found == narrow_wanted(x, y, shift)
+
+
+def test_narrow_integers() -> None:
+    """The default target computes them in 32 bits, of which it sees too many."""
+    source = narrow_program("i8") + narrow_program("i16")
+    module = halgpu.load(halgpu.compile(source, target="vulkan"), "opencl")
+    check_narrow(module, "i8", np.uint8)
+    check_narrow(module, "i16", np.uint16)
+
+
+WITHOUT_INSTRUCTIONS = """
+func.func @zeros(%x: tensor<5x13xi64>) -> tensor<5x13xi64> {
+  %r = math.ctlz %x : tensor<5x13xi64>
+  return %r : tensor<5x13xi64>
+}
+func.func @signed(%x: tensor<?xi32>) -> tensor<?xbf16> {
+  %r = arith.sitofp %x : tensor<?xi32> to tensor<?xbf16>
+  return %r : tensor<?xbf16>
+}
+func.func @unsigned(%x: tensor<65xi16>) -> tensor<65xbf16> {
+  %r = arith.uitofp %x : tensor<65xi16> to tensor<65xbf16>
+  return %r : tensor<65xbf16>
+}
+func.func @spectrum(%x: tensor<2x4x8xf32>) -> (tensor<2x4x5xf32>, tensor<2x4x5xf32>) {
+  %r, %s = tosa.rfft2d %x : (tensor<2x4x8xf32>) -> (tensor<2x4x5xf32>, tensor<2x4x5xf32>)
+  return %r, %s : tensor<2x4x5xf32>, tensor<2x4x5xf32>
+}
+"""
+
+
+def test_what_vulkan_has_no_instructions_for() -> None:
+    module = halgpu.load(halgpu.compile(WITHOUT_INSTRUCTIONS + narrow_program("i8")), "opencl")
+    check_narrow(module, "i8", np.uint8)
+    x = np.array([0, -1, *(1 << n for n in range(63))], np.int64).reshape(5, 13)
+    wanted = [[64 - (a & (1 << 64) - 1).bit_length() for a in row] for row in x.tolist()]
+    assert np.asarray(module.zeros(x)).tolist() == wanted
+    numbers = np.random.default_rng(1).integers(-(2**31), 2**31, 70).astype(np.int32)
+    wide = np.asarray(module.signed(numbers)).astype(np.float32)
+    np.testing.assert_array_equal(wide, numbers.astype(ml_dtypes.bfloat16).astype(np.float32))
+    signal = np.random.default_rng(3).uniform(-1, 1, (2, 4, 8)).astype(np.float32)
+    parts = [np.asarray(part) for part in module.spectrum(signal)]
+    np.testing.assert_allclose(parts[0] + 1j * parts[1], np.fft.rfft2(signal), atol=1e-5)
+    few = np.random.default_rng(2).integers(0, 2**16, 65).astype(np.uint16)
+    wide = np.asarray(module.unsigned(few.view(np.int16))).astype(np.float32)
+    np.testing.assert_array_equal(wide, few.astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+ELEMENTS = """
+func.func @insert(%t: tensor<3x?xf32>, %i: index, %j: index, %v: f32) -> tensor<3x?xf32> {
+  %r = tensor.insert %v into %t[%i, %j] : tensor<3x?xf32>
+  return %r : tensor<3x?xf32>
+}
+func.func @make(%v: i64, %w: i64) -> (tensor<2x1x2xi64>, tensor<3xi64>) {
+  %r = tensor.from_elements %v, %w, %w, %v : tensor<2x1x2xi64>
+  %s = tensor.from_elements %w, %v, %w : tensor<3xi64>
+  return %r, %s : tensor<2x1x2xi64>, tensor<3xi64>
+}
+func.func @loop(%t: tensor<4x5xi32>, %n: index) -> tensor<4x5xi32> {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %r = scf.for %i = %c0 to %n step %c1 iter_args(%u = %t) -> tensor<4x5xi32> {
+    %v = arith.index_cast %i : index to i32
+    %w = tensor.insert %v into %u[%i, %i] : tensor<4x5xi32>
+    scf.yield %w : tensor<4x5xi32>
+  }
+  return %r : tensor<4x5xi32>
+}
+"""
+
+
+def test_elements_outside_of_kernels() -> None:
+    """One element is one element, wherever it lies."""
+    module = halgpu.load(halgpu.compile(ELEMENTS, target="vmvx-inline"), "opencl")
+    table = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for place in ((0, 0), (1, 2), (2, 3)):
+        wanted = table.copy()
+        wanted[place] = -1
+        np.testing.assert_array_equal(np.asarray(module.insert(table, *place, -1.0)), wanted)
+    made, flat = module.make(5, 7)
+    assert np.asarray(made).tolist() == [[[5, 7]], [[7, 5]]]
+    assert np.asarray(flat).tolist() == [7, 5, 7]
+    wanted = np.full((4, 5), 9)
+    np.fill_diagonal(wanted, range(4))
+    assert np.asarray(module.loop(np.full((4, 5), 9, np.int32), 4)).tolist() == wanted.tolist()

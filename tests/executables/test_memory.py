@@ -277,6 +277,38 @@ def test_atomics(width: int) -> None:
     assert results[3][-1][results[0][12]] == 1
 
 
+NARROW = {op: ATOMICS[op] for op in (Op.AtomicAnd, Op.AtomicOr, Op.AtomicXor)}
+
+
+@pytest.mark.parametrize("width", [8, 16])
+def test_narrow_atomics(width: int) -> None:
+    """Eight invocations on one number for each instruction; the numbers beside it in its word stay as they are."""
+    kind, dtype = f"i{width}", f"u{width // 8}"
+    s = Spirv(kind, kind, kind, size=8)
+    scope, relaxed = s.constant("i32", 1), s.constant("i32", 0)
+    shared = s.variable(WORKGROUP, s.array(kind, 8))
+    workgroup, ordered = s.constant("i32", 2), s.constant("i32", 0x108)
+    numbers, operands, wanted = [], [], []
+    for number, (op, (start, values, final)) in enumerate(NARROW.items()):
+        operands.append(values)
+        where = s.op(Op.IAdd, "i32", s.index, s.constant("i32", 8 * number))
+        operand = s.op(Op.Load, kind, s.element(1, where))
+        s.op(op, kind, s.element(0, s.constant("i32", 2 * number + 1)), scope, relaxed, operand)
+        local = s.access(kind, WORKGROUP, shared, s.constant("i32", 2 * number + 1))
+        s.do(Op.Store, local, s.constant(kind, start))
+        s.do(Op.ControlBarrier, workgroup, workgroup, ordered)
+        s.op(op, kind, local, scope, relaxed, operand)
+        s.do(Op.ControlBarrier, workgroup, workgroup, ordered)
+        s.store(s.op(Op.Load, kind, local))
+        numbers += [0xA5, start]
+        wanted += [0xA5, final]
+    before = np.array([*numbers, 0x5A], dtype)
+    output = np.zeros((s.rows, 8), dtype)
+    after, _, rows = s.run_all([before, np.array(operands, dtype), output])
+    assert after.tolist() == [*wanted, 0x5A]
+    assert rows.tolist() == [[final] * 8 for _, _, final in NARROW.values()]
+
+
 def test_access_and_alignment_in_the_layout() -> None:
     s = Spirv("f32", "4xi64", "i32", "i32", size=1)
     s.load(0)

@@ -21,11 +21,14 @@ DEFAULT = (
     "matmul_f32_dynamic", "matmul_f32_128x256x96", "reduce_i64", "scan_f32", "scatter_i16",
     "softmax_f32_axis0", "sort_i32", "while_in_kernel",
 )  # fmt: skip
+STABLEHLO = ("hlo_convolution_transposed", "hlo_pad_i8", "hlo_scatter_f32_add", "hlo_window_running_sum")
 AMPERE = ("bits_i64.math.cttz", "divide_f16", "matmul_i8_i32", "minmax_bf16", "transpose_f16")
 
 
 @pytest.mark.parametrize(
-    ("names", "flags"), [(DEFAULT, ()), (AMPERE, ("--iree-vulkan-target=ampere",))], ids=["default", "ampere"]
+    ("names", "flags"),
+    [(DEFAULT, ()), (STABLEHLO, ()), (AMPERE, ("--iree-vulkan-target=ampere",))],
+    ids=["default", "stablehlo", "ampere"],
 )
 def test_programs(
     names: tuple[str, ...],

@@ -95,10 +95,14 @@ def _touch(e: Emitter, pointer: Pointer) -> None:
     e.kernel.touch_memory(place.root.group if isinstance(place, VariablePlace) else BUFFERS)
 
 
-def _prepare(e: Emitter, instruction: Instruction, type_: ty.Type, id_: int) -> Pointer:
+def _prepare(
+    e: Emitter, instruction: Instruction, type_: ty.Type, id_: int, *, narrowest: int = 32
+) -> Pointer:
     pointer = e.pointer(id_)
-    if pointer.type is not type_ or not isinstance(type_, (ty.Int, ty.Float)) or type_.width < 32:
-        e.fail(instruction, f"an atomic of type {type_} on a {pointer.type}; 32 and 64 bits are expected")
+    number = isinstance(type_, (ty.Int, ty.Float)) and type_.width >= narrowest
+    if pointer.type is not type_ or not number:
+        expected = "8 to 64" if narrowest == 8 else "32 and 64"
+        e.fail(instruction, f"an atomic of type {type_} on a {pointer.type}; {expected} bits are expected")
     return pointer
 
 
@@ -153,6 +157,48 @@ def _integer(name: str, *, is_signed: bool = False, extended: bool = False, oper
         _finish(e, instruction, type_, text, names, pointer, semantics)
 
     return atomic
+
+
+# What becomes of the bits of a 32-bit word when a narrow number in it is changed.
+_IN_WORD: Final = {"and": "~(((uint)x ^ MASK) << at)", "or": "(uint)x << at", "xor": "(uint)x << at"}
+
+
+def _bitwise(name: str) -> Handler:
+    """OpAtomicAnd, OpAtomicOr and OpAtomicXor.
+
+    iree-compile stores elements of 4 bits by an "and" and an "or" of their byte, and OpenCL has no atomics of 8 and 16
+    bits: these change the word that the number lies in.
+    """
+    wide = _integer(name, extended=True)
+
+    def atomic(e: Emitter, instruction: Instruction, type_: ty.Type) -> None:
+        if not isinstance(type_, ty.Int) or type_.width >= 32:
+            wide(e, instruction, type_)
+            return
+        pointer = _prepare(e, instruction, type_, instruction.operands[0], narrowest=8)
+        semantics = _number(e, instruction, instruction.operands[2])
+        value = e.value(instruction.operands[3])
+        e.check(instruction, value.type is type_, f"a {type_}")
+        address, index, space = _address(e, instruction, pointer, ctypes.UNSIGNED[type_.width])
+        helper = _narrow_helper(e, name, type_.width, space)
+        _finish(
+            e, instruction, type_, f"{helper}({address}, {value.text})", [index, value], pointer, semantics
+        )
+
+    return atomic
+
+
+def _narrow_helper(e: Emitter, name: str, width: int, space: str) -> str:
+    """A function that changes 8 or 16 bits of memory; numbers are little-endian, as everywhere in halgpu."""
+    t = ctypes.UNSIGNED[width]
+    operand = _IN_WORD[name].replace("MASK", hex(2**width - 1))
+    return e.source.helper(
+        f"narrow_atomic_{name}",
+        f"static {t} NAME(volatile {space} {t} *p, {t} x)\n{{\n"
+        f"    volatile {space} uint *word = (volatile {space} uint *)((uintptr_t)p & ~(uintptr_t)3);\n"
+        f"    uint at = (uint)((uintptr_t)p & 3) * 8;\n"
+        f"    return ({t})(atomic_{name}(word, {operand}) >> at);\n}}", t, space.strip("_"),
+    )  # fmt: skip
 
 
 def _as_bits(type_: ty.Type) -> ty.Int:
@@ -257,9 +303,9 @@ TABLE: Final[dict[int, Handler]] = {
     Op.AtomicUMax: _integer("max", extended=True),
     Op.AtomicSMin: _integer("min", is_signed=True, extended=True),
     Op.AtomicSMax: _integer("max", is_signed=True, extended=True),
-    Op.AtomicAnd: _integer("and", extended=True),
-    Op.AtomicOr: _integer("or", extended=True),
-    Op.AtomicXor: _integer("xor", extended=True),
+    Op.AtomicAnd: _bitwise("and"),
+    Op.AtomicOr: _bitwise("or"),
+    Op.AtomicXor: _bitwise("xor"),
     Op.AtomicFAddEXT: _float("add"),
     Op.AtomicFMinEXT: _float("min"),
     Op.AtomicFMaxEXT: _float("max"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import contractions, elementwise, movement, reductions
+from . import contractions, elementwise, movement, reductions, stablehlo
 from .program import Program, function_name
 
 __all__ = ["PROGRAMS", "Program", "find", "function_name", "joined"]
@@ -22,6 +22,7 @@ PROGRAMS: dict[str, Program] = {
     **contractions.programs(),
     **movement.programs(),
     **elementwise.signed_zeros(),
+    **stablehlo.programs(),
 }
 
 
