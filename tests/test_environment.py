@@ -40,8 +40,9 @@ def test_the_list_is_that_of_the_sources_and_of_the_documentation() -> None:
     [
         ("HALGPU_CACHE", disk_cache.enabled, "0 or 1"),
         ("HALGPU_JIT", jit.enabled, "0, 1 or check"),
-        ("HALGPU_POOL", lambda: open_device("host"), "0 or 1"),
-        ("HALGPU_DEBUG_ALLOCATOR", lambda: open_device("host"), "0 or 1"),
+        # URIs of no other test: a device that is open already is not made again, and asks nothing.
+        ("HALGPU_POOL", lambda: open_device("opencl?cache=0&debug=0"), "0 or 1"),
+        ("HALGPU_DEBUG_ALLOCATOR", lambda: open_device("opencl?cache=0&pool=1"), "0 or 1"),
     ],
 )
 def test_wrong_values(
