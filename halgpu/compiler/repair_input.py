@@ -14,7 +14,9 @@ What stands here comes from models: PyTorch's operators, and ONNX's by way of th
    the tensor passed. A slice of one element is put in now; a tensor made of elements is made in one dimension.
 4. *The dialect index*, for Vulkan kernels, which it does not become: arith has the same operations. TOSA's Fourier
    transforms have them.
-5. *Functions of 64-bit floats*, for Vulkan kernels, which have none (see ``wide_math``), and operations on narrow
+5. *Rows gathered by StableHLO*: an index out of range means the nearest row (StableHLO's specification, "gather"), but
+   where a slice has one row the compiler takes the index as it is, and what lies outside of the tensor.
+6. *Functions of 64-bit floats*, for Vulkan kernels, which have none (see ``wide_math``), and operations on narrow
    integers and bf16 (see ``narrow_math``).
 """
 
@@ -28,12 +30,15 @@ _LOWER = frozenset({"arith.maxsi", "arith.maximumf", "arith.maxnumf"})
 _UPPER = frozenset({"arith.minsi", "arith.minimumf", "arith.minnumf"})
 
 
-def repair(module: Any, *, vulkan: bool) -> dict[str, int]:
+def repair(module: Any, *, vulkan: bool, stablehlo: bool = False) -> dict[str, int]:
     """Repair ``module``, an operation builtin.module of iree.compiler.ir, in place, with its context entered.
 
-    ``vulkan`` says that its kernels are going to be Vulkan's. Returns how many operations of each kind there were.
+    ``vulkan`` says that its kernels are going to be Vulkan's, ``stablehlo`` that it was StableHLO. Returns how many
+    operations of each kind there were.
     """
     repairs = {**_REPAIRS, **(_VULKAN_REPAIRS if vulkan else {})}
+    if stablehlo:
+        repairs["tensor.extract"] = _clamp
     found = bindings.find(module, repairs)
     return {name: sum(map(repairs[name], operations)) for name, operations in found.items()}
 
@@ -77,6 +82,29 @@ def _keep_inside(operation: Any) -> bool:
         chosen = _create("arith.select", type_, inside, operation.results[0], none)
     operation.results[0].replace_all_uses_except(chosen, chosen.owner.operation)
     return True
+
+
+def _clamp(operation: Any) -> bool:
+    """Take the element of a ``tensor.extract`` at the nearest place in its tensor to an index that was read."""
+    tensor, *indices = operation.operands
+    read = [axis for axis, index in enumerate(indices) if _is_read(index)]
+    for axis in read:
+        index = indices[axis]
+        with bindings.ir().InsertionPoint(operation), operation.location:
+            last = _create("arith.subi", index.type, _size(tensor, axis), _constant(index.type, 1))
+            low = _create("arith.maxsi", index.type, index, _constant(index.type, 0))
+            operation.operands[1 + axis] = _create("arith.minsi", index.type, low, last)
+    return bool(read)
+
+
+def _is_read(index: Any) -> bool:
+    """Whether an index is an element of a tensor, as it is."""
+    ir = bindings.ir()
+    cast = index.owner
+    if isinstance(cast, ir.Block) or cast.name not in ("arith.index_cast", "arith.index_castui"):
+        return False
+    source = cast.operands[0].owner
+    return isinstance(source, ir.Block) or source.name == "tensor.extract"
 
 
 def _may_lie_anywhere(index: Any) -> bool:

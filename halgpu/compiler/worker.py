@@ -64,7 +64,8 @@ def compile_with(api: Any, job: dict[str, Any]) -> None:
         _execute(first)
         module = first.export_module()
         with context:
-            repair_input.repair(module, vulkan=any("vulkan" in flag for flag in job["flags"]))
+            vulkan = any("vulkan" in flag for flag in job["flags"])
+            repair_input.repair(module, vulkan=vulkan, stablehlo=_is_stablehlo(job))
         second = _invocation(api, session, start="input", end="stream")
         second.import_module(module)
         _execute(second)
@@ -99,6 +100,14 @@ def _invocation(api: Any, session: Any, start: str = "", end: str = "") -> Any:
             limit.restype = None
             limit(invocation._inv_p, phase.encode())
     return invocation
+
+
+def _is_stablehlo(job: dict[str, Any]) -> bool:
+    """Whether a program has operations of StableHLO: text and bytecode both name the dialect."""
+    if job["onnx"]:
+        return False
+    with open(job["source"], "rb") as file:
+        return b"stablehlo" in file.read()
 
 
 def _open(api: Any, job: dict[str, Any], session: Any) -> Any:

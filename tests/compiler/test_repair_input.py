@@ -58,6 +58,25 @@ def test_samples_outside_of_a_tensor_are_zero() -> None:
         np.testing.assert_array_equal(np.asarray(module.open(line, places[1])), wanted)
 
 
+GATHER = """
+func.func @rows(%a: tensor<9x5xf32>, %b: tensor<6x1xi32>) -> tensor<6x5xf32> {
+  %r = "stablehlo.gather"(%a, %b) {
+      dimension_numbers = #stablehlo.gather<
+        offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>,
+      slice_sizes = array<i64: 1, 5>} : (tensor<9x5xf32>, tensor<6x1xi32>) -> tensor<6x5xf32>
+  return %r : tensor<6x5xf32>
+}
+"""
+
+
+def test_rows_beyond_the_ends_are_the_nearest() -> None:
+    """StableHLO's specification of gather clamps the start indices."""
+    module = halgpu.load(halgpu.compile(GATHER), "opencl")
+    a = np.arange(45, dtype=np.float32).reshape(9, 5)
+    index = np.int32([0, 8, 9, -1, 2**31 - 1, -(2**31)])
+    np.testing.assert_array_equal(np.asarray(module.rows(a, index[:, None])), a[index.clip(0, 8)])
+
+
 WIDE = """
 func.func @NAME(%x: tensor<200xf64>, %y: tensor<200xf64>) -> tensor<200xf64> {
   %empty = tensor.empty() : tensor<200xf64>
